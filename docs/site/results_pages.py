@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from html import escape
-
+from navi_pipeline.lib.reports.pages import interval_chart
 from navi_pipeline.lib.reports.published import Measured, Table, declared_tables, published_figures
-
-BAR, LINE, LABEL, WIDTH = 18, 26, 250, 760
-"""Height of a bar, distance of bars, width of the labels and of a chart [px]."""
 
 
 def _text(value: Measured | None, unit: str) -> str:
@@ -19,30 +15,6 @@ def _text(value: Measured | None, unit: str) -> str:
     return f"{number}{ends} {unit}{n}".replace(" ,", ",")
 
 
-def chart(title: str, unit: str, bars: dict[str, Measured]) -> str:
-    """Return an SVG of horizontal bars with their intervals."""
-    most = max(max(one.high or one.value for one in bars.values()), 1e-12)
-    scale, height = (WIDTH - LABEL - 90) / most, 40 + LINE * len(bars)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" role="img">'
-        f"<title>{escape(title)}</title><style>text {{ font: 13px system-ui, sans-serif; fill: currentColor }}</style>"
-    ]
-    for place, (name, one) in enumerate(bars.items()):
-        y, width = 12 + LINE * place, max(one.value, 0) * scale
-        parts += [
-            f'<text x="{LABEL - 8}" y="{y + 14}" text-anchor="end">{escape(name)}</text>',
-            f'<rect x="{LABEL}" y="{y}" width="{width:.1f}" height="{BAR}" fill="#3b6ea5"/>',
-            f'<text x="{LABEL + (one.high or one.value) * scale + 8:.1f}" y="{y + 14}">{one.value:,.4g}</text>',
-        ]
-        if one.low is not None and one.high is not None:
-            parts.append(
-                f'<path d="M{LABEL + one.low * scale:.1f} {y + 9}H{LABEL + one.high * scale:.1f}" stroke="#b07a1e" '
-                'stroke-width="2"/>'
-            )
-    parts.append(f'<text x="{LABEL}" y="{height - 8}">{escape(unit)}</text></svg>')
-    return "".join(parts)
-
-
 def _section(table: Table, figures: dict[str, tuple[Measured, dict[str, str]]]) -> list[str]:
     found = {name: one for name, one in figures.items() if name.startswith(f"{table.id}/")}
     lines = [f"## {table.title}", "", table.text.strip(), ""]
@@ -51,8 +23,13 @@ def _section(table: Table, figures: dict[str, tuple[Measured, dict[str, str]]]) 
     labels = list(dict.fromkeys(name.split("/", 1)[1].rpartition("/")[0] for name in found))
     for column in table.columns:
         if column.key == table.chart:
-            bars = {label: found[key][0] for label in labels if (key := f"{table.id}/{label}/{column.key}") in found}
-            lines += [f'<figure markdown="0">{chart(column.title, column.unit, bars)}</figure>', ""]
+            points = [
+                (label, one.value, one.low, one.high)
+                for label in labels
+                if (one := found.get(f"{table.id}/{label}/{column.key}", (None,))[0])
+            ]
+            chart = interval_chart(points, label=f"{column.title} ({column.unit})")
+            lines += [f'<figure markdown="0">{chart}</figure>', ""]
     titles = [column.title for column in table.columns]
     lines += ["| " + " | ".join(["", *titles]) + " |", "|" + "---|" * (len(titles) + 1)]
     for label in labels:

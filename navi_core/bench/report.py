@@ -73,11 +73,13 @@ class Report:
         document: Object that `--json` prints; the machine is added to it.
         tables: Printed without `--json`.
         lines: Printed after the tables.
+        failure: Error with which the command ends after printing; "" for none.
     """
 
     document: Mapping[str, Any]
     tables: Sequence[Table] = ()
     lines: Sequence[str] = ()
+    failure: str = ""
 
 
 def report(

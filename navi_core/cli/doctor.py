@@ -39,6 +39,8 @@ def doctor(
 ) -> None:
     """Check a folder of scans or meshes: contents, missing parts, next step; exit code 3 where it is broken."""
     if faults:
+        if folder is not None:
+            raise ConfigError(f"--faults is about the dependencies, not about {folder}; give one of them")
         _print_faults(as_json)
         return
     if folder is None:

@@ -23,7 +23,7 @@ app = typer.Typer()
 Host = Annotated[str, typer.Option(help="Address to serve at; any other than 127.0.0.1 admits other machines.")]
 Port = Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)]
 NoToken = Annotated[
-    bool, typer.Option("--no-token", help="Ask nobody for a token: all users of this machine may look.")
+    bool, typer.Option("--no-token", help="Ask nobody for a token: all users of this machine may use the page.")
 ]
 NewToken = Annotated[bool, typer.Option("--new-token", help="Make a new token; pages opened with the old one end.")]
 Browser = Annotated[bool, typer.Option("--browser", help="Also open the page in the browser of this machine.")]
@@ -55,8 +55,8 @@ def open_page(show: Show, host: str, port: int, browser: bool, no_token: bool = 
             own = address.rsplit(":", 1)[1]
             typer.echo(f"over SSH, on your machine: ssh -N -L {own}:127.0.0.1:{own} {socket.gethostname()}")
         if host not in ("127.0.0.1", "localhost", "::1"):
-            who = "everybody who reaches it" if access is None else "everybody who has or overhears its link (no TLS)"
-            typer.echo(f"warning: {who} may use the page at {host}", err=True)
+            users = "everybody who reaches it" if access is None else "everybody who has or overhears its link (no TLS)"
+            typer.echo(f"warning: {users} may use the page at {host}", err=True)
         if browser:
             import webbrowser
 

@@ -84,7 +84,7 @@ class Curve:
 
 def _flights(name: str, size: str, sizes: Sequence[float], rows: Sequence[dict[str, Any]]) -> list[Curve]:
     """Build the curves of time and memory from rows of `run_env`."""
-    times = [1e-3 * row["cpu_per_1000"] * row["drones"] * 1e3 for row in rows]
+    times = [row["cpu_per_1000"] * row["drones"] for row in rows]
     memory = [row["bytes_per_drone"] * row["drones"] / _MIB for row in rows]
     return [
         Curve(f"{name}: a step", size, "CPU time of a step of all drones [ms]", tuple(zip(sizes, times, strict=True))),
@@ -131,14 +131,17 @@ def over_triangles(note: Note, counts: Sequence[int] = (1_000, 10_000, 100_000, 
         compiled.append((number, clocks()[0] - start))
         field = Field([scene], threads=1)
         gc.collect()
-        kept.append((number, max(resident_bytes() - before, 1) / _MIB))
+        if (grown := resident_bytes() - before) > 0:  # memory that the process had already is not measured
+            kept.append((number, grown / _MIB))
         hits = RayHits.empty(1, len(directions), field.device)
         call = partial(field.cast_rays, middle, directions, torch.zeros(1, dtype=torch.int32), out=hits, elevations=48)
         taken = take_turns({"cast": call}, _REPEATS)
         cast.append((number, 1e9 * median(taken["cast"]) / len(directions)))
         del mesh, scene, field
     named = (("compilation", "CPU time [s]", compiled), ("memory", _RESIDENT, kept))
-    curves = [Curve(f"triangles: {name}", "triangles", cost, tuple(points)) for name, cost, points in named]
+    curves = [
+        Curve(f"triangles: {name}", "triangles", cost, tuple(points)) for name, cost, points in named if len(points) > 1
+    ]
     return [*curves, Curve("triangles: a ray", "triangles", "CPU time of a ray [ns]", tuple(cast))]
 
 

@@ -50,11 +50,11 @@ def run_endurance(
         folder: Folder of homes and samples; samples of an interrupted run count.
         decisions: Decisions of the service, spread over the time.
         nights: Nights, spread likewise.
-        hours: Wall time of the whole [h].
+        hours: Wall time of the whole (h).
         progress: Called as progress(label, done, total) with seconds.
 
     Raises:
-        RunError: A process ended by itself.
+        RunError: A process ended by itself, a night failed, or the training of the first policy did.
     """
     folder.mkdir(parents=True, exist_ok=True)
     samples = read_samples(folder)
@@ -111,13 +111,14 @@ def growth(samples: Sequence[Row]) -> list[Row]:
             "done": max(sample["total"] for sample in mine),
             "samples": len(warm),
         }
-        if len(warm) < 4 * _BLOCKS:
+        fitted = _slope(warm) if len(warm) >= 4 * _BLOCKS else None
+        if fitted is None:
             rows.append(
                 row | {key: None for key in ("memory_mb", "growth", "upper", "descriptors", "threads", "files")}
             )
             continue
         level = float(np.mean([sample["memory_mb"] for sample in warm]))
-        slope, upper = _slope(warm)
+        slope, upper = fitted
         spans = {key: _span([sample[key] for sample in warm]) for key in ("descriptors", "threads", "files")}
         rows.append(row | {"memory_mb": level, "growth": slope / level, "upper": upper / level, **spans})
     return rows
@@ -129,8 +130,8 @@ def _span(values: Sequence[int]) -> str:
     return f"{np.median(values[:tenth]):.0f} → {np.median(values[-tenth:]):.0f}, at most {max(values)}"
 
 
-def _slope(samples: Sequence[Row]) -> tuple[float, float]:
-    """Return slope and upper 95 % bound of memory over work [MB per `_PER`]."""
+def _slope(samples: Sequence[Row]) -> tuple[float, float] | None:
+    """Return slope and upper 95 % bound of memory over work (MB per `_PER`); None with too few samples a piece."""
     from scipy.stats import t
 
     work, memory, levels = [], [], 0
@@ -148,8 +149,10 @@ def _slope(samples: Sequence[Row]) -> tuple[float, float]:
     for level in set(group.tolist()):
         x[group == level] -= x[group == level].mean()
         y[group == level] -= y[group == level].mean()
-    slope = float(x @ y / (x @ x))
     freedom = len(x) - levels - 1
+    if freedom < 1:
+        return None
+    slope = float(x @ y / (x @ x))
     error = float(np.sqrt(((y - slope * x) ** 2).sum() / freedom / (x @ x)))
     return slope, slope + float(t.ppf(0.95, freedom)) * error
 
@@ -159,7 +162,9 @@ def _prepared(folder: Path) -> None:
     for home in ("service", "nights"):
         if not (folder / home / "models" / "registry.json").exists():
             command = [*_navi(), "train", "ppo", "--preset", "quick", "--scene", "apartment:0", "--steps", "256"]
-            subprocess.run(command, env=_environment(folder / home), check=True, capture_output=True)
+            done = subprocess.run(command, env=_environment(folder / home), capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise RunError(f"the training of the first policy ended with {done.returncode}: {done.stderr[-500:]}")
 
 
 def _navi() -> list[str]:
@@ -182,6 +187,14 @@ class _Processes:
     def __init__(self, folder: Path, nights: int, period: float) -> None:
         self._folder, self._nights, self._flown = folder, nights, 0
         self._running: dict[str, subprocess.Popen[Any]] = {}
+        try:
+            self._start(period)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, period: float) -> None:
+        folder, nights = self._folder, self._nights
         home, free = folder / "service", "tcp://127.0.0.1:0"
         drones = ("environment", "--scene", "apartment:0", "--like", "v001", "--sessions", str(_DRONES))
         facts = self._server("environment", home, *drones, "--pub", free, "--rep", free)
@@ -295,10 +308,12 @@ def fly_nights(folder: Path, nights: int, period: float) -> None:
             night.run(stage, work)
         write_summary(night)
         print(f"{name}: {night.verdict}", *(f"{g.name}: {g.detail}" for g in night.failed), sep="; ", flush=True)  # noqa: T201
+        if night.verdict == "failed":
+            raise RunError(f"night {name} failed")
 
 
 def made_up_training(night: Any) -> tuple[list[Any], dict[str, Any]]:  # noqa: ANN401 (a `Night`, imported in its process)
-    """Make up what a training leaves: a checkpoint with slightly other weights, a version, 20 updates of rows."""
+    """Write the results of a training that did not run: other weights, a version, rows of 20 updates."""
     from navi_core.models import Registry, load_checkpoint, record_registry, save_checkpoint
     from navi_core.models.lineage import weights_hash
     from navi_core.record import MetricLog, navi_home, outbox_path, row_context

@@ -1,4 +1,4 @@
-"""Torture campaign: commands under kills, I/O errors, full disks and odd machines; nothing may be lost or doubled.
+"""Torture campaign: commands under kills, I/O errors, full disks and odd machines; no row or file may be lost.
 
 FOLDER/campaign.jsonl    finished cases, a line each; an interrupted campaign goes on behind them
 FOLDER/homes             a home per command, as it is before and after an undisturbed run
@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from navi_core.errors import RunError
+from navi_core.errors import ConfigError, RunError
 from navi_pipeline.bench.shim import Shim
 from navi_pipeline.bench.torture_cases import (
     COMMANDS,
@@ -30,10 +30,11 @@ from navi_pipeline.bench.torture_cases import (
     limit_memory,
     state_of,
 )
+from navi_pipeline.lib.records import read_document, write_document
 
 Row = dict[str, Any]
 _PATIENCE = 300.0
-"""Time after which a command counts as hanging [s]."""
+"""Time after which a command counts as hanging (s)."""
 _KILLS = 8
 """Kills of one case, one after the other, before the command may end."""
 _DAY = 86_400.0
@@ -52,13 +53,18 @@ def run_torture(
 
     Args:
         folder: Folder of the campaign.
-        seconds: Time after which no further case begins [s].
-        seed: Seed of a new campaign; an old one keeps its own order.
+        seconds: Time after which no further case begins (s).
+        seed: Seed of the campaign.
         commands: Names of the commands.
         most: Most cases in all; None: as many as there is time for.
         progress: Called as progress(label, done, total) with seconds.
+
+    Raises:
+        ConfigError: The folder holds a campaign of another seed or of other commands.
+        RunError: A command fails when nothing disturbs it.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    _require_same(folder / "campaign.json", {"seed": seed, "commands": list(commands)})
     page = folder / "shim.page"
     if os.environ.get("SHIM_PAGE") != str(page):
         shim = Shim(page, folder / "home")
@@ -73,6 +79,14 @@ def run_torture(
         progress(f"{case.command}, {case.fault}; {campaign.kills:,} kills", spent, seconds)
         campaign.add(case)
     return campaign.rows
+
+
+def _require_same(file: Path, given: Row) -> None:
+    """Store the arguments of a campaign, or raise if the stored ones differ: its order depends on them."""
+    if not file.exists():
+        write_document(file, given)
+    elif (stored := read_document(file, made_by="navi bench torture")) != given:
+        raise ConfigError(f"{file.parent} holds the campaign {stored}, not {given}; give another --folder")
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
@@ -175,18 +189,20 @@ class _Campaign:
             _chmod(self._home, 0o755, 0o644)
 
     def _finished(self, command: str, expected: Row) -> list[str]:
-        """Give the command again, undisturbed; return what is wrong with what it leaves."""
+        """Run the command again, undisturbed; return the faults of the home that it leaves."""
         code, text = self._navi(command)
-        if code != 0 and not (code == 1 and expected["code"] == 1):
+        if code != 0:
             return [f"the next command ended with {code}: {text[-500:]}"]
         found = self._ask("state")
+        if "rows" not in found:
+            return [f"{name}: {texts}" for name, texts in found.items()]
         faults = [
             f"{name} is {str(found.get(name))[:200]}, not {str(expected.get(name))[:200]}"
             for name in expected.keys() | found.keys()
-            if name not in ("rows", "code") and found.get(name) != expected.get(name)
+            if name != "rows" and found.get(name) != expected.get(name)
         ]
         lost, more = (set(a["rows"]) - set(b["rows"]) for a, b in ((expected, found), (found, expected)))
-        if "rows" in found and (lost or more):
+        if lost or more:
             faults.append(f"{len(lost)} rows lost, {len(more)} too many: {sorted(lost | more)[:3]}")
         verified = self._ask("verify")
         return faults + [f"{table}: {counts}" for table, counts in verified.items() if counts]
@@ -195,7 +211,7 @@ class _Campaign:
         """Return changes of files and final state of an undisturbed run, from the folder of homes or made now."""
         document = self._folder / "homes" / f"{command}.json"
         if document.exists():
-            return dict(json.loads(document.read_text()))
+            return read_document(document, made_by="the campaign")
         given = COMMANDS[command]
         for name in given.before:
             self._undisturbed(name)
@@ -213,11 +229,13 @@ class _Campaign:
         changes = self._shim.changes
         if code != 0:
             raise RunError(f"{command} ends with {code} when nothing disturbs it: {text[-2000:]}")
-        state = self._ask("state") | {"code": code}
+        state = self._ask("state")
+        if "rows" not in state:
+            raise RunError(f"the home of {command} cannot be read when nothing disturbed it: {state}")
         shutil.rmtree(after, ignore_errors=True)
         shutil.copytree(self._home, after)
         row = {"changes": changes, "state": state}
-        document.write_text(json.dumps(row))
+        write_document(document, row)
         return row
 
     def _reset(self, command: str) -> None:
@@ -290,8 +308,8 @@ def _live(call: Callable[[], None], setup: Callable[[], None], output: int, home
         os.dup2(quiet, 1)
         os.dup2(output, 2)
         os.chdir(home)
-        setup()
         try:
+            setup()
             call()
             code = 0
         except SystemExit as end:
@@ -308,7 +326,7 @@ def _live(call: Callable[[], None], setup: Callable[[], None], output: int, home
 
 
 def _faults_of(code: int, text: str) -> list[str]:
-    """Return what is wrong with how a disturbed command ended."""
+    """Return the faults in the way in which a disturbed command ended."""
     if code == -signal.SIGALRM:
         return ["it hangs"]
     if "Traceback" in text:

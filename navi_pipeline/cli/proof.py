@@ -19,16 +19,19 @@ def torture(
     *,
     progress: Progress,
 ) -> Report:
-    """Kill commands, fail their writes, fill disks, move clocks; check that no row, file or alias is lost or doubled.
+    """Kill commands, fail their writes, fill disks, move clocks; check that no row, file or alias is lost.
 
-    An interrupted campaign goes on where it stood. Linux with a C compiler.
+    A revision has a campaign of its own, which resumes after an interruption. A fault fails the command. Linux with a
+    C compiler.
     """
     from navi_core.bench.report import known_names
+    from navi_core.record.measurement import row_context
     from navi_pipeline.bench.torture import run_torture, summary
     from navi_pipeline.bench.torture_cases import TORTURED
 
     commands = known_names("command", only or TORTURED, TORTURED)
-    rows = run_torture(_folder(folder, "torture"), seconds=seconds, seed=seed, commands=commands, progress=progress)
+    place = folder or _folder(None, "torture") / (row_context()["revision"] or "installed")
+    rows = run_torture(place.absolute(), seconds=seconds, seed=seed, commands=commands, progress=progress)
     found = summary(rows)
     _record("torture", "command", found, {"cases": "", "kills": "", "injected": "", "faults": "", "seconds": "s"})
     columns = {name: figure(name) for name in ("command", "cases", "kills", "injected", "faults", "seconds")}
@@ -36,7 +39,7 @@ def torture(
     faults = [
         f"{row['command']}, {row['fault']}, case {row['seed']}: {row['faults'][0]}" for row in rows if row["faults"]
     ]
-    return Report({"rows": found, "faults": faults}, made.tables, faults)
+    return Report({"rows": found, "faults": faults}, made.tables, faults, failure="; ".join(faults[:3]))
 
 
 def endurance(

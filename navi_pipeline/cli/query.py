@@ -76,9 +76,9 @@ def run_query(
         notes = [f"nothing is folded in: {report.not_folded}"] * bool(report.not_folded)
         for note in notes + [f"quarantined {name}: {reason}" for name, reason in report.quarantined.items()]:
             print(note, file=sys.stderr)  # noqa: T201
-    if verify:
-        _print_verified(Warehouse(home), as_json)
-        return
+        if verify:
+            _print_verified(source, as_json)
+            return
     if sql is None:
         _print_overview(source, as_json, as_csv)
         return

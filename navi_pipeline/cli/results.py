@@ -9,7 +9,7 @@ from navi_core.errors import RunError
 from navi_core.terminal import print_json, print_next, print_records
 
 group = typer.Typer(name="results", help="Published figures: list, measure, export.", no_args_is_help=True)
-verify_group = typer.Typer(name="verify", help="Check what is published: results.", no_args_is_help=True)
+verify_group = typer.Typer(name="verify", help="Check published figures.", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 

@@ -44,10 +44,10 @@ class SweepSettings(dg.Config):
 
     seeds: int | None = Field(default=None, description="Repeats of each cell; by default the size's.")
     steps: int | None = Field(default=None, description="Decisions of a cell; by default the size's.")
-    seconds: float | None = Field(default=None, description="Training time of a cell [s]; by default the size's.")
+    seconds: float | None = Field(default=None, description="Training time of a cell (s); by default the size's.")
     preset: str | None = Field(default=None, description="Settings that do not vary: demo, quick, standard.")
-    memory_limit: float | None = Field(default=None, description="Address space of a cell [GiB].")
-    timeout: float | None = Field(default=None, description="Wall time after which a cell is killed [s].")
+    memory_limit: float | None = Field(default=None, description="Address space of a cell (GiB).")
+    timeout: float | None = Field(default=None, description="Wall time after which a cell is killed (s).")
     threads: int | None = Field(default=None, description="Torch threads of a cell; 0 measures the best number.")
     again: bool = Field(default=False, description="Measure every cell anew; earlier rows stay in the history.")
 

@@ -14,7 +14,6 @@ import hashlib
 import json
 import logging
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -32,10 +31,15 @@ from typing import Any
 import numpy as np
 
 from navi_core.errors import NaviError
-from tests.fuzz.targets import TARGETS, watch_opens
+from navi_pipeline.bench.torture_cases import limit_memory
+from tests.fuzz.targets import TARGETS, OutsideError, watch_opens
 from tests.scenes.readers.fuzz_meshes import mutate
 
 _SECONDS, _MEMORY, _LARGEST = 20, 4 * 2**30, 2**17
+
+
+class LateError(BaseException):
+    """A parser takes too long; no parser can take it for a broken file."""
 
 
 class _Fuzzer:
@@ -94,7 +98,7 @@ class _Fuzzer:
                 self.target.read(self._file)
         except NaviError:
             pass
-        except Exception:
+        except (Exception, LateError, OutsideError):
             self.faults += 1
             kept = self._folder / "faults" / hashlib.sha256(data).hexdigest()[:16]
             kept.parent.mkdir(exist_ok=True)
@@ -133,7 +137,7 @@ class _Fuzzer:
 @contextmanager
 def _limited() -> Iterator[None]:
     def late(*_: object) -> None:
-        raise TimeoutError(f"longer than {_SECONDS} CPU-seconds")
+        raise LateError(f"longer than {_SECONDS} CPU-seconds")
 
     signal.signal(signal.SIGPROF, late)
     signal.setitimer(signal.ITIMER_PROF, _SECONDS)
@@ -181,8 +185,7 @@ def main() -> None:
     given = parser.parse_args()
     names, failed = given.formats or list(TARGETS), False
     if len(names) == 1:
-        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (size + _MEMORY,) * 2)
+        limit_memory(_MEMORY // 2**20)
         row = fuzz(names[0], given.corpus.absolute(), given.runs, given.seconds, given.seed)
         sys.stdout.write(f"{json.dumps(row)}\n")
         sys.exit(bool(row["faults"]))

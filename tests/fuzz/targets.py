@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -165,19 +165,20 @@ TARGETS = {
 """Format → its parser."""
 
 
-class OutsideError(Exception):
-    """A parser opened a file outside of the folder of its input."""
+class OutsideError(BaseException):
+    """A parser opened a file outside of the folder of its input; no parser can take it for a broken file."""
 
 
 def watch_opens(folder: Path) -> Callable[[bool], None]:
     """Install an audit hook that refuses opens outside of a folder while it is switched on; returns the switch."""
-    allowed = tuple(map(str, (folder, sys.prefix, sys.base_prefix, Path(__file__).parents[2], "/proc/", "/sys/")))
+    places = (folder, sys.prefix, sys.base_prefix, Path(__file__).parents[2], "/proc", "/sys")
+    allowed = tuple(os.path.realpath(place) + os.sep for place in places)
     state = {"on": False}
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
         if event == "open" and state["on"] and isinstance(arguments[0], str):
-            path = str(Path(arguments[0]).absolute())
-            if not path.startswith(allowed) and not path.startswith(tempfile.gettempdir()):
+            path = os.path.realpath(arguments[0])
+            if not path.startswith(allowed):
                 raise OutsideError(path)
 
     sys.addaudithook(hook)

@@ -303,7 +303,7 @@ def serve_environment(
 
 
 def service(
-    scene: Annotated[str, Option(help="Scenes of the drones; may be repeated.", metavar="S")] = "apartment:0",
+    scene: Annotated[str, Option(help="Scene of the drones.", metavar="S")] = "apartment:0",
     size: Size = "256x48",
     encoder_backend: Annotated[str, Option(help="rayvit, spherical_cnn, ring_cnn or user-defined.")] = "rayvit",
     temporal_core: Annotated[str, Option(help="mamba2, gru, mingru, mambapy or user-defined.")] = "mamba2",

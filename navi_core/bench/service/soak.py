@@ -248,7 +248,7 @@ def _ends(rewards: np.ndarray) -> tuple[float, float, float]:
 
 
 def soak(
-    scene: Annotated[str, Option(help="Scenes of the drones; may be repeated.", metavar="S")] = "apartment:0",
+    scene: Annotated[str, Option(help="Scene of the drones.", metavar="S")] = "apartment:0",
     model: Annotated[str | None, Option(help="Checkpoint, version or alias; by default a drawn policy.")] = None,
     size: Annotated[str, Option(help="Azimuth and elevation bins of a drawn policy.", metavar="AZxEL")] = "64x16",
     decisions: Annotated[int, Option(min=100, help="Decisions, summed over drones.")] = 200_000,

@@ -24,8 +24,8 @@ KEY_DIGITS = 24
 MESH_NUMBERS = tuple(f"mesh_{part}" for part in range(KEY_DIGITS // 6))
 """Names of a key's parts in a scene event: 24 bits each, exact in single precision."""
 MAX_BYTES = 512 * 2**20
-"""Bound of all stored meshes of a home [bytes]: those that nobody has looked at for longest are deleted, and made again
-when they are needed."""
+"""Bound of all stored meshes of a home (bytes): those that were read longest ago are deleted. A new run of the scene
+stores its mesh again; an older recording then shows points."""
 _LOG = logging.getLogger("navi.service")
 
 

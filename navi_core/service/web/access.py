@@ -23,8 +23,10 @@ from navi_core.record.durable import write_durably
 _BYTES = 24
 """Random bytes of a token."""
 _MOST_BYTES = 256
-_GUARDED = ("/scene/", "/compare")
-"""Paths that show what is on this machine; scripts and styles are public."""
+STATIC = Path(__file__).parent / "static"
+"""Folder of the page's files."""
+_PUBLIC = frozenset({"/", "/healthz", *(f"/{file.relative_to(STATIC).as_posix()}" for file in STATIC.rglob("*.*"))})
+"""Paths that need no token; every other one shows data of this machine."""
 
 
 class AccessToken:
@@ -96,7 +98,7 @@ class Admission:
             text = "this page answers to addresses, to localhost and to the name of its machine"
             return Response(f"{text}; another name is given with --host\n", 400, media_type="text/plain")
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if request.url.path.startswith(_GUARDED) and not self.accepts(bearer or request.query_params.get("token")):
+        if request.url.path not in _PUBLIC and not self.accepts(bearer or request.query_params.get("token")):
             text = "this page asks for a token; next: open the link that its command printed\n"
             return Response(text, 401, {"WWW-Authenticate": "Bearer"}, "text/plain")
         return None

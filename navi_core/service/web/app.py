@@ -14,7 +14,6 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Protocol
 
 import uvicorn
@@ -25,11 +24,10 @@ from fastapi.staticfiles import StaticFiles
 from navi_core.errors import ConfigError, NaviError, ServiceError
 from navi_core.service.viewing.meshes import stored_mesh
 from navi_core.service.viewing.page_message import pack_message
-from navi_core.service.web.access import AccessToken, Admission
+from navi_core.service.web.access import STATIC, AccessToken, Admission
 from navi_core.service.web.connections import BoundedProtocol, shorten_log
 from navi_core.service.web.hub import Hub, Viewer
 
-STATIC = Path(__file__).parent / "static"
 MAX_ORDER_BYTES = 4096
 """Longest command message of a page [bytes]."""
 _HEADERS = {

@@ -26,7 +26,7 @@ class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self.loop.call_later(REQUEST_SECONDS, self._hang_up_if_idle)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come, unless the client has sent too much since the last head of a request was whole."""
+        """Parse received bytes, unless the client has sent too much since the last head of a request was whole."""
         if self.cycle is not self._counted:
             self._counted, self._received = self.cycle, 0
         self._received += len(data)

@@ -37,10 +37,10 @@ def torture(context: dg.AssetExecutionContext, config: TortureSettings) -> Itera
     command = [sys.executable, "-m", "navi_core.cli.main", "bench", "torture", "--json", "--seconds"]
     with worked_as("torture"):
         code, output, last = run_supervised([*command, str(config.seconds)], on_line=reporting(context.log.info))
-    if code:
+    found = json.loads(output) if output.strip() else {"faults": ()}
+    if code and not found["faults"]:
         raise RunError(f"the campaign ended with exit code {code}: {' '.join(last[-3:])}")
     Warehouse().ingest()
-    found = json.loads(output)
     sums = {name: sum(row[name] for row in found["rows"]) for name in ("cases", "kills", "injected", "faults")}
     check = dg.AssetCheckResult(
         check_name="nothing_lost",

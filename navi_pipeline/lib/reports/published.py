@@ -26,11 +26,13 @@ BENCHMARK = "published"
 COLUMNS = ("figure", "value", "low", "high", "n", "unit", "command", "revision", "machine", "date")
 """Columns of the exported file."""
 _LATEST = """
+-- The newest run of each table, whole: rows that its command no longer gives are not published.
 select cell as figure, value, unit, revision, hardware as machine, recorded_at::date as date,
     json_extract(parameters, '$.low')::double as low, json_extract(parameters, '$.high')::double as high,
     json_extract(parameters, '$.n')::bigint as n, json_extract_string(parameters, '$.command') as command
 from benchmarks where benchmark = 'published'
-qualify row_number() over (partition by cell order by recorded_at desc) = 1 order by cell
+qualify run_id = first_value(run_id) over (partition by split_part(cell, '/', 1) order by recorded_at desc)
+order by cell
 """
 
 
@@ -46,11 +48,12 @@ class Column(BaseModel):
     high: str | None = None
     n: str | int | None = Field(None, description="Sample size, or its key.")
     scale: float = Field(1.0, description="Factor between the output and the unit.")
-    tolerance: float = Field(0.1, ge=0, description="Relative change that still holds where there is no interval.")
+    tolerance: float = Field(0.1, ge=0, lt=1, description="Relative change that still holds without an interval.")
+    most: float | None = Field(None, description="Bound below which a value holds, for an error that varies.")
 
 
 class Table(BaseModel):
-    """Declaration of a published table: the command whose JSON output holds its rows, and what is shown of them."""
+    """Declaration of a published table: the command whose JSON output holds its rows; labels and columns."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -73,14 +76,14 @@ class Measured(BaseModel):
     high: float | None = None
     n: int | None = None
 
-    def holds(self, published: Measured, tolerance: float) -> bool:
-        """Check whether a published value agrees: intervals overlap, or else values differ by at most `tolerance`."""
-        mine, theirs = (
-            (one.low, one.high) if one.low is not None and one.high is not None
-            else (one.value - abs(one.value) * tolerance / 2, one.value + abs(one.value) * tolerance / 2)
-            for one in (self, published)
-        )  # fmt: skip
-        return mine[0] <= theirs[1] and theirs[0] <= mine[1]
+    def holds(self, published: Measured, column: Column) -> bool:
+        """Check whether a published value still holds: by its interval, by the column's bound, or by its tolerance."""
+        if published.low is not None and published.high is not None:
+            low, high = (self.value if end is None else end for end in (self.low, self.high))
+            return low <= published.high and published.low <= high
+        if column.most is not None:
+            return self.value <= column.most
+        return abs(self.value - published.value) <= column.tolerance * abs(published.value)
 
 
 def declared_tables(file: Path | None = None) -> dict[str, Table]:
@@ -188,12 +191,14 @@ def export(home: Path | None = None, file: Path | None = None) -> int:
     file = file or _folder() / "figures.csv"
     fresh = {name.partition("/")[0] for name in rows}
     kept = {name: row for name, row in _table(file).items() if name.partition("/")[0] not in fresh}
+    tables = declared_tables(file.with_name("figures.yaml"))
+    declared = {f"{table.id}/{column.key}" for table in tables.values() for column in table.columns}
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    declared, number = declared_tables(file.with_name("figures.yaml")), 0
+    number = 0
     for name, row in sorted((kept | rows).items()):
-        if name.partition("/")[0] in declared:
+        if f"{name.partition('/')[0]}/{name.rpartition('/')[2]}" in declared:
             digits = {key: f"{float(row[key]):.5g}" for key in ("value", "low", "high") if row[key] not in (None, "")}
             writer.writerow(row | digits | {"date": str(row["date"])[:10]})
             number += 1
@@ -235,11 +240,14 @@ def verify(sample: int, report: Callable[[str], None], most_minutes: float | Non
         A row for each figure: figure, unit, published, low, high, measured, holds.
 
     Raises:
-        RecordError: Nothing is published.
+        RecordError: Nothing is published, or a published figure is not declared.
         RunError: A command fails.
     """
     tables, published = declared_tables(), published_figures()
-    table_of = {name: tables[name.partition("/")[0]] for name in published}
+    try:
+        table_of = {name: tables[name.partition("/")[0]] for name in published}
+    except KeyError as error:
+        raise RecordError(f"table {error} is published, but not declared; run `navi results export`") from None
     names = [name for name in published if most_minutes is None or table_of[name].minutes <= most_minutes]
     if not names:
         raise RecordError("no figure is published; run `navi results measure`, then `navi results export`")
@@ -250,9 +258,12 @@ def verify(sample: int, report: Callable[[str], None], most_minutes: float | Non
         found |= measure(table)
     rows = []
     for name in chosen:
-        (column,) = (one for one in table_of[name].columns if one.key == name.rpartition("/")[2])
+        columns = {column.key: column for column in table_of[name].columns}
+        if (key := name.rpartition("/")[2]) not in columns:
+            raise RecordError(f"column {key!r} is published, but not declared; run `navi results export`")
+        column = columns[key]
         old, new = published[name][0], found.get(name)
         ends = {"published": old.value, "low": old.low, "high": old.high, "measured": new and new.value}
-        holds = new is not None and new.holds(old, column.tolerance)
+        holds = new is not None and new.holds(old, column)
         rows.append({"figure": name, "unit": column.unit, **ends, "holds": holds})
     return rows

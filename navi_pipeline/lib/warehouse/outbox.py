@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -191,6 +191,15 @@ def table_columns(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, 
     return {table: kinds for table, kinds in rows if table in NATURAL_KEYS}
 
 
+def batches(files: Sequence[Path]) -> Iterator[list[Path]]:
+    """Yield segments in batches that memory holds: at most `_BATCH_SEGMENTS`, and about `_BATCH_BYTES`."""
+    ends = accumulate(file.lstat().st_size for file in files)
+    # A batch is what ends within one stretch of bytes, so a larger segment is a batch of its own.
+    places = zip(count(), ends, files)
+    for _, batch in groupby(places, lambda at: (at[0] // _BATCH_SEGMENTS, at[1] // _BATCH_BYTES)):
+        yield [file for *_, file in batch]
+
+
 def fold_segments(
     connection: duckdb.DuckDBPyConnection, segments: Sequence[Segment], columns: dict[str, dict[str, str]]
 ) -> None:
@@ -350,11 +359,8 @@ class Outbox:
         Raises:
             RecordError: The database took another number of rows than it was given.
         """
-        ends = accumulate(file.lstat().st_size for file in files)
-        # A batch is what ends within one stretch of bytes, so a larger segment is a batch of its own.
-        places = zip(count(), ends, files)
-        for _, batch in groupby(places, lambda at: (at[0] // _BATCH_SEGMENTS, at[1] // _BATCH_BYTES)):
-            self._fold(connection, [file for *_, file in batch], report)
+        for batch in batches(files):
+            self._fold(connection, batch, report)
 
     def _fold(self, connection: duckdb.DuckDBPyConnection, files: list[Path], report: IngestReport) -> None:
         columns = table_columns(connection)

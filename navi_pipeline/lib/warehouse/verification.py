@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from navi_core.record.metric_log import NATURAL_KEYS
 from navi_pipeline.lib.warehouse.database import number_of, quoted
-from navi_pipeline.lib.warehouse.outbox import fold_segments, read_segment, table_columns
+from navi_pipeline.lib.warehouse.outbox import batches, fold_segments, read_segment, table_columns
 
 if TYPE_CHECKING:
     import duckdb
 
 _TABLES = (*NATURAL_KEYS, "segments")
-_BATCH = 500
 
 
 def fold_anew(connection: duckdb.DuckDBPyConnection, files: list[Path]) -> None:
@@ -24,10 +23,10 @@ def fold_anew(connection: duckdb.DuckDBPyConnection, files: list[Path]) -> None:
     """
     columns = table_columns(connection)
     known = {name for (name,) in connection.execute("select name from segments").fetchall()}
-    left = [file for file in files if file.name not in known]
-    for first in range(0, len(left), _BATCH):
-        batch = left[first : first + _BATCH]
+    for batch in batches([file for file in files if file.name not in known]):
+        connection.execute("begin")
         fold_segments(connection, [read_segment(file, columns) for file in batch], columns)
+        connection.execute("commit")
 
 
 def compare(connection: duckdb.DuckDBPyConnection, others: dict[str, Path]) -> dict[str, dict[str, int]]:

@@ -4,9 +4,19 @@ import csv
 
 import pytest
 
-from navi_core.errors import ConfigError, RunError
+from navi_core.errors import ConfigError, RecordError, RunError
+from navi_pipeline.lib.records import BenchmarkLog
 from navi_pipeline.lib.reports import published
-from navi_pipeline.lib.reports.published import Measured, declared_tables, drawn, export, figures_of, publish, verify
+from navi_pipeline.lib.reports.published import (
+    Column,
+    Measured,
+    declared_tables,
+    drawn,
+    export,
+    figures_of,
+    publish,
+    verify,
+)
 
 DECLARED = """
 - id: advantages
@@ -16,8 +26,8 @@ DECLARED = """
   minutes: 0.1
   label: [way, steps]
   columns:
-    - {key: times_python, title: Speed, unit: ×, tolerance: 1.9, n: rows}
-    - {key: error, title: Error, unit: "", tolerance: 2}
+    - {key: times_python, title: Speed, unit: ×, tolerance: 0.9, n: rows}
+    - {key: error, title: Error, unit: "", most: 1.0e-6}
 """
 
 
@@ -45,12 +55,28 @@ def test_figures_are_measured_recorded_exported_and_verified(folder):
     assert holds["advantages/python loop, 16/error"]
 
 
-def test_figure_holds_if_intervals_overlap_or_values_are_near():
+def test_figure_holds_by_its_interval_its_bound_or_its_tolerance():
+    column, bounded = (Column(key="v", title="V", unit="s", tolerance=0.1, most=most) for most in (None, 1e-6))
     wide, near, far = (Measured(value=v, low=v - 1, high=v + 1) for v in (10, 11.5, 13))
-    assert wide.holds(near, 0) and not wide.holds(far, 0)
-    assert Measured(value=1.0).holds(Measured(value=1.05), 0.1) and not Measured(value=1.0).holds(
-        Measured(value=1.2), 0.1
-    )
+    assert wide.holds(near, column) and not wide.holds(far, column)
+    assert Measured(value=1.09).holds(Measured(value=1.0), column)
+    assert not Measured(value=1.11).holds(Measured(value=1.0), column)
+    assert Measured(value=9e-7).holds(Measured(value=1e-8), bounded)
+    assert not Measured(value=1e-5).holds(Measured(value=1e-8), bounded)
+
+
+def test_dropped_rows_and_columns_are_not_published(folder, monkeypatch):
+    (table,) = declared_tables().values()
+    for run, names in (("a", ("old", "kept")), ("b", ("kept",))):
+        with BenchmarkLog("published", run_id=f"published-{run}") as log:
+            for name in names:
+                for key in ("error", "dropped"):
+                    log.cell(f"{table.id}/{name}/{key}", {"value": (1e-8, "")}, parameters={"command": "navi"})
+    assert export() == 1 and list(published.published_figures()) == [f"{table.id}/kept/error"]
+    (folder / "figures.yaml").write_text(DECLARED.replace("key: error", "key: gone"))
+    monkeypatch.setattr(published, "measure", lambda _: {})
+    with pytest.raises(RecordError, match="'error' is published, but not declared"):
+        verify(1, lambda _: None)
 
 
 def test_sample_depends_on_the_revision_alone():

@@ -1,4 +1,4 @@
-"""Torture campaign: faults are met, campaigns go on, and what is lost is found."""
+"""Torture campaign: injected faults, resumption, and the faults that it reports."""
 
 import errno
 import json
@@ -7,12 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
+from navi_core.errors import ConfigError
 from navi_core.kernels.native.library import find_compiler
 from navi_pipeline.bench.endurance import growth
 from navi_pipeline.bench.shim import Shim
+from navi_pipeline.bench.torture import _Campaign, _require_same
 from navi_pipeline.bench.torture_cases import COMMANDS, FAULTS, TORTURED, cases
+from navi_pipeline.defs.automation import torture as asset
+from navi_pipeline.defs.resources import resources_of
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler builds the shim")
 _WRITE = "import sys, time, pathlib; pathlib.Path(sys.argv[1]).write_text('x'); print(time.time())"
@@ -46,6 +51,51 @@ def test_cases_are_drawn_from_the_seed_and_meet_every_command_with_every_fault()
     assert first == [case for _, case in zip(range(200), cases(3), strict=False)]
     assert {(case.command, case.fault) for case in first} >= {(name, fault) for name in TORTURED for fault in FAULTS}
     assert all(set(COMMANDS[name].before) <= COMMANDS.keys() for name in COMMANDS)
+
+
+class Answers(_Campaign):
+    """Campaign whose commands succeed, with given answers about the home."""
+
+    def __init__(self, state: dict, differences: dict) -> None:
+        self.answers = {"state": state, "verify": differences}
+
+    def _navi(self, command: str, setup=None) -> tuple[int, str]:
+        return 0, ""
+
+    def _ask(self, what: str) -> dict:
+        return self.answers[what]
+
+
+@pytest.mark.parametrize(
+    ("state", "differences", "faults"),
+    [
+        ({"rows": ["a", "b"], "aliases": {}}, {}, []),
+        ({"rows": ["a"], "aliases": {}}, {}, ["1 rows lost, 0 too many: ['b']"]),
+        ({"rows": ["a", "b"], "aliases": {"champion": "v002"}}, {}, ["aliases is {'champion': 'v002'}, not {}"]),
+        ({"rows": ["a", "b"], "aliases": {}}, {"metrics": {"extra": 1}}, ["metrics: {'extra': 1}"]),
+        ({"state cannot be read": ["torn"]}, {}, ["state cannot be read: ['torn']"]),
+    ],
+)
+def test_a_home_that_differs_is_a_fault(state, differences, faults):
+    assert Answers(state, differences)._finished("ingest", {"rows": ["a", "b"], "aliases": {}}) == faults
+
+
+def test_a_folder_keeps_to_its_campaign(tmp_path):
+    _require_same(tmp_path / "campaign.json", {"seed": 0, "commands": ["ingest"]})
+    _require_same(tmp_path / "campaign.json", {"seed": 0, "commands": ["ingest"]})
+    with pytest.raises(ConfigError, match="give another --folder"):
+        _require_same(tmp_path / "campaign.json", {"seed": 1, "commands": ["ingest"]})
+
+
+@pytest.mark.parametrize("faults", [[], ["ingest, kill, case 3: 1 rows lost"]])
+def test_asset_reports_the_faults_of_its_campaign(faults, tmp_path, monkeypatch):
+    rows = [{"cases": 5, "kills": 9, "injected": 2, "faults": len(faults)}]
+    output = json.dumps({"rows": rows, "faults": faults})
+    monkeypatch.setattr(asset, "run_supervised", lambda *_, **__: (5 if faults else 0, output, []))
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = dg.materialize([asset.torture], instance=instance, resources=resources_of(str(tmp_path)))
+    (check,) = done.get_asset_check_evaluations()
+    assert check.passed == (not faults) and (faults or ["nothing lost"])[0] in check.description
 
 
 def campaign(folder: Path, command: str, most: int) -> list[dict]:

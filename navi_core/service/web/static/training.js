@@ -1,4 +1,4 @@
-// The training page: what runs and how far it is, its curves, where its time goes, and what a decision earns.
+// The training page: what runs and how far it is, its curves, where its time goes, and the reward of a decision.
 
 import { Chart, numberText, redrawn } from "./charts.js";
 import { hue } from "./colour.js";
@@ -150,7 +150,7 @@ export function showStages(phases) {
   $("stages").replaceChildren(...parts);
 }
 
-/** Reward terms of the last decision; value × weight is what a term earns, and the earnings add up to the reward. */
+/** Reward terms of the last decision: value × weight is the contribution of a term; contributions add up to the reward. */
 export class Terms {
   constructor() { this.body = $("terms").tBodies[0]; }
 
@@ -186,7 +186,7 @@ export class Terms {
     bar.append(fill);
     const line = row(weight
       ? [name, value.toFixed(3), `× ${+weight.toPrecision(3)}`, bar, signed(earned)]
-      : [name, value.toFixed(3), "not paid", "", ""]);
+      : [name, value.toFixed(3), "weight 0", "", ""]);
     line.cells[1].dataset.term = name;
     if (!weight) { line.className = "quiet"; line.title = "recorded, not part of the reward"; }
     return line;
