@@ -72,7 +72,7 @@ class EvalConfig(Config):
     @property
     def reckoned(self) -> bool:
         """Whether subjects fly by the body's odometry: it drifts, or late or narrow scans cannot correct their own."""
-        return self.odometry != OdometryConfig() or self.sensor.oldest > 0 or self.sensor.limited
+        return self.odometry != OdometryConfig() or self.sensor.needs_odometry
 
     @model_validator(mode="after")
     def _one_sensor(self) -> Self:

@@ -247,6 +247,11 @@ class SensorConfig(Config):
         return bool(self.profiles)
 
     @property
+    def needs_odometry(self) -> bool:
+        """Whether observations are too late or too narrow to correct a reckoned pose."""
+        return self.oldest > 0 or self.limited
+
+    @property
     def delays(self) -> tuple[int, int]:
         """Least and most delay [decisions]."""
         return (1, 1) if self.delayed else self.delay

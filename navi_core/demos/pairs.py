@@ -29,6 +29,7 @@ from navi_core.errors import ConfigError, DemoError
 from navi_core.pilots import Pose, build_pilot
 from navi_core.record import write_durably
 from navi_core.world import Field, NavigationEnv
+from navi_core.world.occupancy_memory import pose_rows
 
 _MOST_NUMBERS = 2**31
 _MOST_STEPS, _MOST_PAIRS = 65_536, 1_000_000
@@ -162,7 +163,9 @@ def _flight(
 
     A segment ends with its episode; entries beyond its length are 0.
     """
-    pilot = build_pilot(name, seed=seed, max_distance=config.max_distance, dynamics=config.dynamics)
+    pilot = build_pilot(
+        name, seed=seed, max_distance=config.max_distance, dynamics=config.dynamics, sensor=config.sensor
+    )
     rows = env.num_envs
     if pilot.privileged:
         pilot.attach(scenes)
@@ -171,7 +174,9 @@ def _flight(
     seen, flown, total = [], [], torch.zeros(rows, dtype=torch.float64)
     lengths, going = torch.zeros(rows, dtype=torch.int64), torch.ones(rows, dtype=torch.bool)
     for _ in range(steps):
-        action = pilot.act(obs, pose=Pose(**env.poses()) if pilot.privileged else None).clamp(-1, 1)
+        now = env.poses()
+        estimate = pose_rows(now["position"], now["yaw"]) if config.sensor.needs_odometry else None
+        action = pilot.act_at(obs, Pose(**now, estimate=estimate, scan_age=env.scan_age)).clamp(-1, 1)
         seen.append(_halved(obs) * going[:, None, None, None])
         flown.append(action.float() * going[:, None])
         batch = env.step(action)

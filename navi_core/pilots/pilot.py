@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from navi_core.config import DynamicsConfig
+from navi_core.config import DynamicsConfig, SensorConfig
 from navi_core.errors import ConfigError
 from navi_core.mapping.occupancy_map import WHOLE, blocked_cells, fill_dropped, measured_rays
 from navi_core.world.counter_random import Purpose, uniform
@@ -64,9 +64,9 @@ class Pilot(ABC):
     reckons: bool = False
     """Whether it reckons its pose, and takes that of an odometry instead where one is given."""
     oldest: int = 0
-    """Largest age of its observations [decisions]; set by the flight."""
+    """Largest age of its observations [decisions]; see `carry`."""
     limited: bool = False
-    """Whether its observations may hold unknown rays, so that it flies where its own map is free; set by the flight."""
+    """Whether its observations may hold unknown rays, so that it flies where its own map is free; see `carry`."""
     inputs: str = "observation"
     """Inputs, as results name them."""
 
@@ -90,6 +90,10 @@ class Pilot(ABC):
         for name, (value, least, most) in limits.items():
             if not least <= value <= most:
                 raise ConfigError(f"{self.name}: {name} {value} lies outside [{least:g}, {most:g}]")
+
+    def carry(self, sensor: SensorConfig) -> None:
+        """Set the sensor whose observations it reads, before `reset`; by default a prompt full sphere."""
+        self.oldest, self.limited = sensor.oldest, sensor.limited
 
     def executed(self, actions: Tensor) -> None:  # noqa: B027 - only a pilot that reckons its position needs it
         """Record the executed actions, (B, 4), if they differ from those that `act` returned."""
@@ -164,6 +168,14 @@ class Pilot(ABC):
         actions = self._decide(obs)
         self._step = self._step + 1
         return actions
+
+    def act_at(self, obs: Tensor, pose: Pose) -> Tensor:
+        """Compute the actions (B, 4) as `act` does, with the parts of a flight's `pose` that the pilot may have."""
+        if self.privileged:
+            return self.act(obs, pose=pose, scan_age=pose.scan_age)
+        if self.reckons and pose.estimate is not None:
+            return self.act(obs, odometry=pose.estimate, scan_age=pose.scan_age)
+        return self.act(obs)
 
     @abstractmethod
     def _decide(self, obs: Tensor) -> Tensor:

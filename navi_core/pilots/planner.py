@@ -217,7 +217,8 @@ class PlannerPilot(MapPilot):
         rays = torch.stack([turn.sin(), torch.zeros_like(turn), -turn.cos()], dim=1).to(torch.float32)
         reach = self._field.cast_rays(self._pose.position, rays, scene, self.view_radius).depth
         lengths = reach.clamp(max=self.view_radius).numpy().astype(np.float64)
-        _look(self._seen, np.array(here, np.int64), pose, self._corner, lengths, CELL)
+        # The rays are cast from the present pose, however late the scans are.
+        _look(self._seen, np.array(here, np.int64), self._here, self._corner, lengths, CELL)
 
     def _prepare(self, field: Field, keys: npt.NDArray[np.int64]) -> None:
         """Build the planning maps (slices) that are missing, and pad all grids to one size."""

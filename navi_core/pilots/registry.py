@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from navi_core.config import DynamicsConfig
+from navi_core.config import DynamicsConfig, SensorConfig
 from navi_core.config.registry import PILOT_NAMES, Parts
 from navi_core.errors import ConfigError
 from navi_core.pilots.compass import CompassPilot
@@ -45,6 +45,7 @@ def build_pilot(
     seed: int = 0,
     max_distance: float = 100.0,
     dynamics: DynamicsConfig | None = None,
+    sensor: SensorConfig | None = None,
     **settings: Any,  # noqa: ANN401 (keywords of the pilot)
 ) -> Pilot:
     """Instantiate a scripted policy (pilot) by name.
@@ -54,6 +55,7 @@ def build_pilot(
         seed: Seed of the pilot's draws.
         max_distance: Range of the sensor whose observations it reads, M [m].
         dynamics: The drone that it flies; by default the default drone.
+        sensor: Delay and profiles of the sensor, see `Pilot.carry`; a custom factory does not receive it.
         settings: The pilot's own parameters.
 
     Raises:
@@ -68,4 +70,6 @@ def build_pilot(
         raise ConfigError(f"pilot {name!r} is built as {type(pilot).__name__}, which is no navi_core.pilots.Pilot")
     if name not in PILOT_NAMES.built_in:
         pilot.name = name
+    if sensor is not None:
+        pilot.carry(sensor)
     return pilot

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from navi_core.config import EnvConfig, PolicyConfig, ShaperConfig, TrainConfig
+from navi_core.config import EnvConfig, PolicyConfig, SensorConfig, ShaperConfig, TrainConfig
+from navi_core.demos import make_pairs
 from navi_core.errors import EvaluationError
 from navi_core.evaluate import Autopilot, take_off
 from navi_core.models import Checkpoint, Registry, save_checkpoint
-from navi_core.pilots import Pose
+from navi_core.pilots import Pilot, Pose
 from navi_core.policy import build_policy
 from navi_core.record import navi_home
 from navi_core.world import Field, NavigationEnv
@@ -115,3 +116,24 @@ def test_autopilot_takes_range_rows_and_seed_from_the_environment(box_room):
     for subject, seed in ((build_policy(network, 0), -(2**40)), ("forward-plus", 2**20)):
         pilot = Autopilot(subject, env, seed=seed, deterministic=subject == "forward-plus")
         assert pilot.act(env.reset()).shape == (1100, 4)
+
+
+@pytest.mark.parametrize("name", ["compass", "planner"])
+def test_autopilot_and_pairs_fly_pilots_by_odometry_and_scan_age(box_room, monkeypatch, name):
+    late = ENV.model_copy(update={"sensor": SensorConfig(delay=(2, 2), profiles=("camera",)), "stagger": False})
+    ages, act = [], Pilot.act
+
+    def noted(pilot, obs, reset=None, pose=None, odometry=None, scan_age=None):
+        if pilot.name == name:
+            assert (pilot.oldest, pilot.limited) == (2, True)
+            assert (pose is None) != (odometry is None)
+            ages.append(scan_age.tolist())
+        return act(pilot, obs, reset, pose, odometry, scan_age)
+
+    monkeypatch.setattr(Pilot, "act", noted)
+    env = NavigationEnv(Field([box_room]), 2, late)
+    pilot, obs = Autopilot(name, env), env.reset()
+    for _ in range(4):
+        obs = env.step(pilot.act(obs)).obs
+    make_pairs(env.field, late, 1, winner=name, loser="random", steps=4, rows=2)
+    assert ages == [[0, 0], [1, 1], [2, 2], [2, 2]] * (len(ages) // 4) and len(ages) >= 8

@@ -192,7 +192,7 @@ class PilotFlyer:
         self.azimuth_bins = config.azimuth_bins
         self.elevation_bins = config.elevation_bins
         self.max_distance = pilot.max_distance
-        pilot.oldest, pilot.limited = config.sensor.oldest, config.sensor.limited
+        pilot.carry(config.sensor)
         self._pilot = pilot
 
     def begin(self, keys: Tensor, field: Field) -> None:
@@ -207,11 +207,7 @@ class PilotFlyer:
 
     def act(self, obs: Tensor, pose: Pose) -> Tensor:
         """Compute actions (B, 4) for observations (B, 3, Az, El); a privileged pilot receives its pose."""
-        if self._pilot.privileged:
-            return self._pilot.act(obs, pose=pose)
-        if self._pilot.reckons and pose.estimate is not None:
-            return self._pilot.act(obs, odometry=pose.estimate, scan_age=pose.scan_age)
-        return self._pilot.act(obs)
+        return self._pilot.act_at(obs, pose)
 
 
 class PolicyFlyer:

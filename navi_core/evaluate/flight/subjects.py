@@ -22,6 +22,7 @@ from navi_core.policy import NavigationPolicy, custom_networks
 from navi_core.record import navi_home
 from navi_core.scenes import Scene
 from navi_core.world import Field, NavigationEnv, StepBatch
+from navi_core.world.occupancy_memory import pose_rows
 
 OWN_NETWORKS = "own_networks"
 """Column with name and source digest of custom networks or a custom pilot; absent for built-in ones, which
@@ -266,9 +267,8 @@ class Autopilot:
         now = self._env.poses()
         goals = self._env.goals
         goal = None if goals is None else goals.of(now["scene_index"]).to(torch.float32)
-        return self._flyer.act(
-            obs, Pose(now["position"], now["yaw"], now["scene_index"], goal, None, self._env.scan_age)
-        )
+        estimate = pose_rows(now["position"], now["yaw"]) if self._env.config.sensor.needs_odometry else None
+        return self._flyer.act(obs, Pose(**now, goal=goal, estimate=estimate, scan_age=self._env.scan_age))
 
     def after_step(self, step: StepBatch) -> None:
         """Reset the state of rows whose episode ended; call it after every step."""
