@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from navi_core.config import REWARD_TERMS, EnvConfig, GateConfig
+from navi_core.config import REWARD_TERMS, DynamicsConfig, EnvConfig, GateConfig
 from navi_core.errors import ConfigError
 from navi_core.world import Field
 from navi_core.world.lookahead import FlightOutlook, Past, Start, sampled
@@ -35,7 +35,9 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
 _PAID_ONCE = ("clearance", "inspection", "collision", "view_gain")
 """Reward terms that count once per horizon; the others are summed over its decisions."""
 _FITS = 0.06
-"""Largest mean absolute error of normalised depth at which an observation matches a scene."""
+"""Largest mean absolute error of normalised depth, over rays that hit, at which an observation matches a scene."""
+_LEAST_HITS = 4
+"""Least number of the 24 x 6 coarse rays that must hit; a forward camera sees ten of them."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class RolloutGate:
     ) -> None:
         self.field, self.env, self.config = field, env or EnvConfig(), config or GateConfig()
         e, c = self.env, self.config
-        drone = e.dynamics.model_copy(update={"radius": e.dynamics.radius + c.margin})
+        drone = _largest(e, c.margin)
         self._outlook = FlightOutlook(field, e, drone, c.substeps)
         self._past = self._outlook.past(capacity)
         decisions = c.substeps / e.dynamics.steps_per_decision
@@ -139,7 +141,7 @@ class RolloutGate:
         """Begin episodes: clear the drones' coverage maps, and localise each drone in a scene by its depth image.
 
         Returns:
-            (B,) scene of each; −1 where none matches the observation. Such a drone waits.
+            (B,) scene of each; −1 where none matches the observation, or hardly a ray hits. Such a drone waits.
 
         Raises:
             ConfigError: A drone beyond the capacity.
@@ -147,11 +149,15 @@ class RolloutGate:
         self._check(drones.rows)
         self._past.forget(drones.rows)
         best, found = torch.full((len(drones),), _FITS), torch.full((len(drones),), -1)
-        depth = sampled(drones.obs, drones.obs_index)[:, 0]
+        depth, _, valid = sampled(drones.obs, drones.obs_index).unbind(1)
+        # Rays that a limited sensor does not measure, or not that far, say nothing about the scene.
+        hit = valid > 0
+        count = hit.sum(dim=(1, 2))
         for scene in range(self.field.num_scenes):
             index = torch.full((len(drones),), scene)
             there = self._outlook.look(drones.position, drones.yaw, index)
-            error = (there.obs[:, 0] - depth).abs().mean(dim=(1, 2))
+            error = ((there.obs[:, 0] - depth).abs() * hit).sum(dim=(1, 2)) / count.clamp(min=1)
+            error = torch.where(count < _LEAST_HITS, torch.inf, error)
             best, found = torch.minimum(best, error), torch.where(error < best, index, found)
         self._scene[drones.rows] = found
         return found
@@ -237,6 +243,16 @@ class RolloutGate:
     def _check(self, rows: Tensor) -> None:
         if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < len(self._scene)):
             raise ConfigError(f"rows {int(rows.min())} to {int(rows.max())}; this gate knows {len(self._scene)}")
+
+
+def _largest(env: EnvConfig, margin: float) -> DynamicsConfig:
+    """Return the dynamics with the largest radius and speed limits of the environment's bodies, and a margin [m]."""
+    d, bodies = env.dynamics, env.bodies
+    fastest = {
+        "max_speed": tuple(bodies.speed[1] * limit for limit in d.max_speed),
+        "max_yaw_rate": bodies.speed[1] * d.max_yaw_rate,
+    }
+    return d.model_copy(update={"radius": max((d.radius, *bodies.radius)) + margin, **fastest})
 
 
 def _turned(yaw: Tensor) -> Tensor:

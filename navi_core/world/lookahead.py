@@ -245,7 +245,7 @@ class FlightOutlook:
         reward = env.reward
         self.maps = [FloorMap(field, i, reward.view_cell, env.floor_clearance) for i in range(field.num_scenes)]
         self._view = FloorView(self.maps, 0, self._reader.fan, reward.view_radius, field.device)
-        self._rewards = RewardTerms(field, 0, reward, drone.max_speed[0])
+        self._rewards = RewardTerms(field, 0, reward, env.dynamics.max_speed[0])
         self._log_range = math.log1p(env.max_distance)
         band = self._rewards.band(torch.arange(field.num_scenes))
         self._near, self._start = (math.log1p(metres) / self._log_range for metres in (NEAR_DISTANCE, BAND_START))

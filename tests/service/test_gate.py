@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
-from navi_core.config import REWARD_TERMS, EnvConfig, GateConfig, parse_config
+from navi_core.config import REWARD_TERMS, BodiesConfig, EnvConfig, GateConfig, SensorConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.service.gate import DroneState, RolloutGate, choose_action
 from navi_core.world import Field, NavigationEnv
@@ -324,3 +324,28 @@ def test_validation_predicts_the_same_collisions(field: Field) -> None:
 def test_settings_without_effect_are_refused(given, message):
     done = CliRunner().invoke(build_app(groups=("serve",), plugins=False), ["serve", *given])
     assert isinstance(done.exception, ConfigError) and message in str(done.exception)
+
+
+@pytest.mark.parametrize("profile", ["lidar", "camera"])
+def test_drones_with_a_limited_sensor_are_localised(field: Field, profile: str) -> None:
+    config = CONFIG.model_copy(update={"sensor": SensorConfig(profiles=(profile,))})
+    env = NavigationEnv(field, ROWS, config)
+    gate = RolloutGate(field, config, GateConfig(), capacity=ROWS)
+    obs, state = env.reset(), env.drone_state()
+    drones = DroneState(torch.arange(ROWS), state["position"], state["yaw"], state["velocity"], obs)
+    assert torch.equal(gate.begin(drones), env.poses()["scene_index"])
+    gate.remember(drones)
+    assert gate.judge(drones, torch.zeros(ROWS, 4)).send.any()
+    blind = obs.clone()
+    blind[:, 0], blind[:, 2] = 0.0, 0.0
+    assert (gate.begin(replace(drones, obs=blind)) == -1).all()
+
+
+def test_gate_flies_the_largest_and_fastest_of_the_bodies(field: Field) -> None:
+    plain = RolloutGate(field, CONFIG, capacity=1)
+    bodies = BodiesConfig(speed=(0.5, 2.0), radius=(0.1, 0.3))
+    drawn = RolloutGate(field, CONFIG.model_copy(update={"bodies": bodies}), capacity=1)
+    one, other = (gate._outlook._horizon.config for gate in (plain, drawn))
+    assert other.radius == pytest.approx(one.radius + 0.15)
+    assert other.max_speed == tuple(2.0 * limit for limit in one.max_speed)
+    assert other.max_yaw_rate == 2.0 * one.max_yaw_rate
