@@ -56,7 +56,7 @@ class PolicyConfig(Config):
     place_memory: bool = False
     """Inputs for the directions of unseen floor, from an occupancy map of the flight; behind the
     auxiliary input of the previous step."""
-    map_cell: float = Field(0.4, ge=0.1, le=1.0, exclude_if=lambda cell: cell == 0.4)
+    map_cell: float = Field(0.4, ge=0.1, le=0.4, exclude_if=lambda cell: cell == 0.4)
     """Edge of a cell of that map [m]; doors under 0.8 m need 0.2."""
     known_channel: bool = Field(False, exclude_if=lambda known: not known)
     """The encoder has a fourth channel, the rays that a limited sensor (env.sensor.profiles) has measured."""

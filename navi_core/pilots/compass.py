@@ -14,7 +14,6 @@ from navi_core.pilots.map_pilot import SHIELD, steer
 from navi_core.pilots.pilot import (
     Pilot,
     PilotSettings,
-    Trail,
     front_share,
     moved_scan,
     read_scan,
@@ -22,6 +21,7 @@ from navi_core.pilots.pilot import (
 )
 from navi_core.pilots.reactive import ForwardPlusPilot
 from navi_core.world.occupancy_memory import OccupancyMemory
+from navi_core.world.reckoning import Trajectory
 
 _BEARING = -MOVED - 2 - 2 * len(AHEAD)
 """Index of the features cosine and sine of the bearing of the first waypoint, three cells ahead."""
@@ -64,7 +64,8 @@ class CompassPilot(Pilot):
 
     def _allocate(self, batch: int, device: torch.device) -> None:
         self._memory, self._begins = None, torch.ones(batch, dtype=torch.bool, device=device)
-        self._action, self._trail = torch.zeros(batch, 4, device=device), Trail(batch, self.oldest)
+        self._action = torch.zeros(batch, 4, device=device)
+        self._trajectory = Trajectory(batch, self.oldest)
 
     def _forget(self, rows: Tensor) -> None:
         self._begins = self._begins | rows
@@ -106,7 +107,7 @@ class CompassPilot(Pilot):
         assert memory is not None
         limiter = memory.limiter()
         if self._scan_age is not None and self._odometry is not None:
-            taken = self._trail.taken(self._odometry, (self._step == 0).cpu().numpy(), self._scan_age)
+            taken = self._trajectory.follow_all(self._odometry, (self._step == 0).cpu().numpy(), self._scan_age)
             scan = moved_scan(scan, taken, self._odometry)
             limiter = front_share(scan, d)
         if self.limited:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from navi_core.mapping.search import visible_rows
-from navi_core.pilots.pilot import Pilot, PilotSettings, Scan, Trail, front_share, moved_scan, read_scan
+from navi_core.pilots.pilot import Pilot, PilotSettings, Scan, front_share, moved_scan, read_scan
 from navi_core.world.dynamics import front_distance, limiter_bins
-from navi_core.world.reckoning import integrate, respond
+from navi_core.world.reckoning import Trajectory, integrate, respond
 
 _SPEEDS = np.array([1.0, 0.75, 0.5, 0.3, 0.15, 0.06])
 _DETOURS = np.array([0.0, 0.6, -0.6, 1.2, -1.2, 1.9, -1.9])
@@ -234,7 +234,7 @@ class MapPilot(Pilot):
 
     def _allocate(self, batch: int, device: torch.device) -> None:  # noqa: ARG002 (the interface's arguments)
         self._velocity = np.zeros((batch, 4))
-        self._trail = Trail(batch, self.oldest)
+        self._trajectory = Trajectory(batch, self.oldest)
         self._plane = np.zeros(batch)
         self._settled = np.zeros(batch, bool)
         self._deadline = np.zeros(batch, np.int64)
@@ -264,7 +264,7 @@ class MapPilot(Pilot):
         pose = self._locate(scan, step == 0)
         # A late scan is drawn from the pose that it was taken from; the shield needs its points from the present one.
         late = self._scan_age is not None
-        taken = pose if self._scan_age is None else self._trail.taken(pose, step == 0, self._scan_age)
+        taken = pose if self._scan_age is None else self._trajectory.follow_all(pose, step == 0, self._scan_age)
         near = moved_scan(scan, taken, pose) if late else scan
         bins = limiter_bins(obs.shape[2], obs.shape[3], d.limiter_elevation_degrees)
         front = front_distance(torch.from_numpy(scan.depth), torch.from_numpy(scan.valid), obs.shape[2], bins).numpy()

@@ -291,30 +291,6 @@ def moved_scan(scan: Scan, before: npt.NDArray[np.float64], now: npt.NDArray[np.
     return replace(scan, points=points, depth=np.linalg.norm(points, axis=2))
 
 
-class Trail:
-    """Poses of the last decisions of B rows, to find where a late scan was taken from.
-
-    Args:
-        rows: Rows B.
-        oldest: Largest age of a scan [decisions].
-    """
-
-    def __init__(self, rows: int, oldest: int) -> None:
-        self._poses = np.zeros((rows, oldest + 1, 4))
-
-    def taken(
-        self, pose: npt.NDArray[np.float64], fresh: npt.NDArray[np.bool_], age: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.float64]:
-        """Append the present poses (B, 4) and return those (B, 4) at which the scans of that age (B,) were taken.
-
-        Rows that are `fresh` (B,) begin a flight.
-        """
-        before = np.where(fresh[:, None, None], pose[:, None], self._poses[:, :-1])
-        self._poses = np.concatenate([pose[:, None], before], axis=1)
-        found: npt.NDArray[np.float64] = self._poses[np.arange(len(pose)), age]
-        return found
-
-
 def with_blocked_cells(
     scan: Scan, marks: npt.NDArray[np.uint8], pose: npt.NDArray[np.float64], cell: float, radius: float
 ) -> Scan:

@@ -21,7 +21,7 @@ from navi_core.errors import ConfigError
 from navi_core.mapping.frontier_features import frontier_features
 from navi_core.mapping.occupancy_map import draw, read_levels
 from navi_core.world.dynamics import limiter_bins
-from navi_core.world.reckoning import reckon
+from navi_core.world.reckoning import Trajectory, reckon
 
 CELL = 0.4
 """Edge of a cell [m]."""
@@ -76,8 +76,8 @@ class OccupancyMemory:
     ) -> None:
         self.rows, self._shape, self._dynamics = rows, (3, azimuth_bins, elevation_bins), dynamics
         self._oldest = oldest
-        self._cell, self._size, self._stride = cell, round(SIZE * CELL / cell), stride or round(CELL / cell)
-        self._trail = np.zeros((rows, oldest + 1, 4))
+        self._cell, self._size, self._stride = cell, round(SIZE * CELL / cell), stride or max(1, round(CELL / cell))
+        self._trajectory = Trajectory(rows, oldest)
         angle = np.abs(np.linspace(math.pi / 2, -math.pi / 2, elevation_bins))
         level = np.flatnonzero(angle <= angle.min() + 1e-9)
         self._levels = (int(level[0]), int(level[-1]))
@@ -138,7 +138,7 @@ class OccupancyMemory:
             here = pose.cpu().numpy().astype(np.float64)
             self._origin[chosen] = here[:, :3]
             self.pose[chosen, 3] = here[:, 3]
-            self._trail[chosen] = here[:, None]
+            self._trajectory.begin(chosen, here)
         self._look(obs, chosen)
         self._aim(chosen, goal)
         return self._features(chosen, obs.device)
@@ -190,11 +190,11 @@ class OccupancyMemory:
         chosen, here = rows.cpu().numpy(), pose.cpu().numpy().astype(np.float64)
         start = self.pose[chosen]
         self._look(obs, chosen)
-        self._trail[chosen] = np.concatenate([here[:, None], self._trail[chosen, :-1]], axis=1)
+        ages = np.zeros(len(chosen), np.int64) if age is None else age.cpu().numpy()
+        taken = self._trajectory.follow(chosen, here, ages)
         late = self._oldest > 0 and age is not None
         if late:
-            assert age is not None
-            self.pose[chosen] = self._trail[chosen, age.cpu().numpy()]
+            self.pose[chosen] = taken
             self.pose[chosen, :3] -= self._origin[chosen]
             self._draw(chosen)
         self.pose[chosen, :3] = here[:, :3] - self._origin[chosen]
@@ -250,10 +250,10 @@ class OccupancyMemory:
             ConfigError: The state has another number of rows or another sensor.
         """
         kept = self._kept()
-        if self._oldest and "trail" not in state:
+        if self._oldest and "trajectory" not in state and {"pose", "origin"} <= state.keys():
             # A map of an earlier version: its scans were one decision old, and it stood where that one was taken.
-            here = self.pose + np.pad(self._origin, ((0, 0), (0, 1)))
-            state = state | {"trail": torch.from_numpy(np.repeat(here[:, None], self._oldest + 1, axis=1))}
+            here = torch.cat([state["pose"][:, :3] + state["origin"], state["pose"][:, 3:]], dim=1)
+            state = state | {"trajectory": here[:, None].repeat(1, self._oldest + 1, 1)}
         for name, array in kept.items():
             there = tuple(state[name].shape) if name in state else None
             if there != array.shape:
@@ -273,7 +273,7 @@ class OccupancyMemory:
             "clearance": self._clearance,
             "box": self._box,
         }
-        return kept | {"trail": self._trail} if self._oldest else kept
+        return kept | {"trajectory": self._trajectory.poses} if self._oldest else kept
 
     def _look(self, obs: Tensor, chosen: npt.NDArray[np.int64]) -> None:
         if tuple(obs.shape) != (len(chosen), *self._shape):

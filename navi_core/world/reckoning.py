@@ -174,3 +174,33 @@ def reckon(
             advance(
                 pose[b], velocity[b], command[b], old[b], new[b], clearance[b], radius, substeps, dt, response
             )  # fmt: skip
+
+
+class Trajectory:
+    """Poses of the last decisions of B rows, to find where a late scan was taken from.
+
+    Args:
+        rows: Rows B.
+        oldest: Largest age of a scan, K [decisions].
+
+    Attributes:
+        poses: (B, K + 1, 4) x, y, z [m], yaw [rad], the latest first.
+    """
+
+    def __init__(self, rows: int, oldest: int) -> None:
+        self.poses: Floats = np.zeros((rows, oldest + 1, 4))
+
+    def begin(self, rows: npt.NDArray[np.int64], pose: Floats) -> None:
+        """Begin flights of some rows (n,) at the poses (n, 4)."""
+        self.poses[rows] = pose[:, None]
+
+    def follow(self, rows: npt.NDArray[np.int64], pose: Floats, age: npt.NDArray[np.int64]) -> Floats:
+        """Append the present poses (n, 4) of some rows (n,); return those (n, 4) that scans of that age are from."""
+        self.poses[rows] = np.concatenate([pose[:, None], self.poses[rows, :-1]], axis=1)
+        taken: Floats = self.poses[rows, age]
+        return taken
+
+    def follow_all(self, pose: Floats, fresh: npt.NDArray[np.bool_], age: npt.NDArray[np.int64]) -> Floats:
+        """Begin the rows that are `fresh` (B,), then `follow` with the poses (B, 4) and ages (B,) of all."""
+        self.begin(np.flatnonzero(fresh), pose[fresh])
+        return self.follow(np.arange(len(pose)), pose, age)

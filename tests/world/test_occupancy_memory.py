@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from navi_core.config import DynamicsConfig, EnvConfig, SensorConfig
+from navi_core.config import DynamicsConfig, EnvConfig, PolicyConfig, SensorConfig, parse_config
 from navi_core.config.policy import AHEAD, MOVED, OCCUPANCY_INPUTS
 from navi_core.demos import index_folder, load_dataset, save_demonstration
 from navi_core.errors import ConfigError
@@ -351,3 +351,23 @@ def test_goal_stays_fixed_while_the_map_scrolls():
     explorer = memory.follow(obs, pose, rows)
     assert np.isnan(memory._goal).all()
     assert not torch.equal(explorer, reported)
+
+
+def test_map_without_trajectory_continues_at_its_own_pose(free):
+    seen, where, _ = free
+    late = OccupancyMemory(ROWS, AZ, EL, DynamicsConfig(), REACH, oldest=2)
+    first, age = torch.ones(ROWS, dtype=torch.bool), torch.ones(ROWS, dtype=torch.int64)
+    for t in range(8):
+        late.look(seen[max(t - 1, 0)], where[t], first if t == 0 else ~first, age=None if t == 0 else age)
+    state = {name: value for name, value in late.state_dict().items() if name != "trajectory"}
+    again = OccupancyMemory(ROWS, AZ, EL, DynamicsConfig(), REACH, oldest=2)
+    again.load_state_dict(state)
+    poses = again.state_dict()["trajectory"]
+    assert torch.allclose(poses, where[7][:, None].double().expand(ROWS, 3, 4), atol=1e-6)
+
+
+def test_coarsest_cells_keep_their_waypoints_apart():
+    coarse = OccupancyMemory(1, AZ, EL, DynamicsConfig(), REACH, cell=1.0)
+    assert coarse._stride == 1
+    with pytest.raises(ConfigError, match="map_cell"):
+        parse_config(PolicyConfig, {"map_cell": 0.8})
