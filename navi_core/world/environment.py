@@ -303,7 +303,7 @@ class NavigationEnv(Environment):
         """(B,) int64 ages of the latest observations [decisions]; None for a sensor without delay."""
         if not self.config.sensor.oldest:
             return None
-        return torch.where(self.counters["length"] > 0, self._sensor_model.age, 0)
+        return self._sensor_model.age(self.counters["episode"], self.counters["length"])
 
     def drone_state(self) -> dict[str, torch.Tensor]:
         """Return copies of "position" (B, 3) [m], "yaw" (B,) [rad] and body "velocity" (B, 4) [m/s, rad/s]."""

@@ -157,7 +157,7 @@ class TensorStep:
         self._sensor_model.take_profiles(next_episode)
         self._bodies.take(seed, next_episode)
         if self._sensor_model.oldest:
-            info["scan_age"] = self._sensor_model.age.clone()
+            info["scan_age"] = self._sensor_model.age(next_episode - ends.to(torch.int64), length)
         return StepBatch(obs, reward, terminated, truncated, ended, cast(StepInfo, info))
 
 
@@ -279,6 +279,7 @@ class NativeStep:
             "episode_length": out["episode_length"],
         }
         if self._sensor_model.oldest:
-            info["scan_age"] = self._sensor_model.age.clone()
+            flown = self._episode - out["truncated"].to(torch.int64)
+            info["scan_age"] = self._sensor_model.age(flown, out["episode_length"])
         terminated = out["void"] & self._void_terminates
         return StepBatch(shown, out["reward"], terminated, out["truncated"] & ~terminated, last, info)

@@ -156,7 +156,6 @@ class SensorModel:
 
     Attributes:
         late: (B, 3·K, Az, El) scans before the present one, the latest first, updated in place; (B, 0) without a delay.
-        age: (B,) int64 ages of the observations shown last [decisions], those of ended episodes before their reset.
         view_limits: (B, Az) bounds of the floor rays by each row's profile [m], updated in place; (B, 0) without.
     """
 
@@ -165,7 +164,6 @@ class SensorModel:
         self.oldest = config.sensor.oldest
         _, az, el = pools.obs.shape[2:]
         self.late = torch.zeros(len(rows), *((3 * self.oldest, az, el) if self.oldest else (0,)), device=rows.device)
-        self.age = torch.zeros_like(rows)
         self.view_limits = torch.zeros(len(rows), az if config.sensor.limited else 0, device=rows.device)
         self.draw_by(seed)
 
@@ -189,9 +187,13 @@ class SensorModel:
         """Return a sensor model of a subset of the rows, with copies of their state."""
         subset = copy.copy(self)
         subset._rows = self._rows[rows]
-        subset.late, subset.age, subset.view_limits = self.late[rows], self.age[rows], self.view_limits[rows]
+        subset.late, subset.view_limits = self.late[rows], self.view_limits[rows]
         subset.draw_by(self._seed)
         return subset
+
+    def age(self, episode: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+        """Return the (B,) ages of the observations after `length` decisions (B,) of the episodes (B,) [decisions]."""
+        return self._clock.age(episode, length)
 
     def profiles(self, episode: torch.Tensor) -> torch.Tensor:
         """Return the (B,) profile of each row in the given episodes (B,), an index of the spawn pools' floors."""
@@ -221,7 +223,6 @@ class SensorModel:
         which = slice(None) if rows is None else rows
         if self.oldest:
             self.late[which] = obs.repeat(1, self.oldest, 1, 1)
-        self.age[which] = 0
         return obs
 
     def follow(
@@ -259,8 +260,7 @@ class SensorModel:
         mask = begins[:, None, None, None]
         if not self.oldest:
             return torch.where(mask, spawn, ended), ended
-        self.age.copy_(self._clock.age(flown, length))
-        ended = self._clock.show(shown, self.late, self.age)
+        ended = self._clock.show(shown, self.late, self.age(flown, length))
         past = torch.cat([shown, self.late[:, :-3]], dim=1)
         self.late.copy_(torch.where(mask, spawn.repeat(1, self.oldest, 1, 1), past))
         return torch.where(mask, spawn, ended), ended

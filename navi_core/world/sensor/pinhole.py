@@ -25,8 +25,8 @@ class Intrinsics:
 class PinholeAdapter:
     """Converter of depth images to observations (B, 3, Az, El) of the rays that fall into the image.
 
-    A ray takes the nearest pixel. Rays outside the image and pixels without depth (0, NaN or infinite) are unknown.
-    Depth beyond `farthest` is free to there.
+    A ray takes the nearest pixel. Rays outside the image and pixels without depth (0, NaN, −inf) are unknown. Depth
+    beyond `farthest` is free to there, and so is +inf: nothing within range (REP 117).
 
     Args:
         intrinsics: Those of the images.
@@ -89,10 +89,10 @@ class PinholeAdapter:
             raise ConfigError(f"depth images {tuple(depth.shape)}; allowed: (B, {self._shape[0]}, {self._shape[1]})")
         nearest, farthest = self._limits
         metres = depth.flatten(1)[:, self._pixels].to(torch.float32) / self._along
-        measured = metres.isfinite() & (metres >= nearest)
+        measured = metres >= nearest  # not for NaN
         hit = measured & (metres <= farthest)
         obs = torch.zeros(len(depth), 3, self._bins[0] * self._bins[1])
-        reach = torch.where(measured, metres.nan_to_num(farthest).clamp(max=farthest), 0.0)
+        reach = torch.where(measured, metres.clamp(max=farthest), 0.0)
         obs[:, 0, self._rays] = normalise_depth(reach, self._max_distance)
         if semantic is not None:
             ids = semantic.flatten(1)[:, self._pixels].to(torch.float32)

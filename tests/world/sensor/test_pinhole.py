@@ -59,8 +59,11 @@ def test_an_image_is_the_observation_of_the_rays_in_it(box_scene, heading):
 
 def test_pixels_without_depth_are_unknown():
     adapter = PinholeAdapter(CAMERA, HEIGHT, WIDTH, AZ, EL, REACH)
-    for nothing in (0.0, math.nan, math.inf, 0.1):
+    for nothing in (0.0, math.nan, -math.inf, 0.1):
         assert not known_rays(adapter.observe(torch.full((2, HEIGHT, WIDTH), nothing))).any()
+    # Nothing within range (REP 117): free as far as the camera measures, like a surface beyond.
+    free, beyond = (adapter.observe(torch.full((1, HEIGHT, WIDTH), depth)) for depth in (math.inf, 20.0))
+    assert torch.equal(free, beyond) and known_rays(free).any() and not free[:, 2].any()
     ids = torch.full((1, HEIGHT, WIDTH), 7)
     obs = adapter.observe(torch.full((1, HEIGHT, WIDTH), 2.0), ids)
     assert set(obs[0, 1].unique().tolist()) == {0.0, 7.0}

@@ -136,6 +136,7 @@ def test_scans_have_their_age(field):
         scans.append(prompt.step(action).obs)
         step = late.step(action)
         age = step.info["scan_age"]
+        assert torch.equal(late.scan_age, age)
         for row in range(6):
             assert torch.equal(step.obs[row], scans[-1 - int(age[row])][row])
     assert len(age.unique()) > 1
@@ -143,15 +144,19 @@ def test_scans_have_their_age(field):
 
 def test_some_rows_and_restored_states_keep_their_sensors(field):
     whole, parts = env(field, MIXED), env(field, MIXED)
-    rows = torch.tensor([4, 1])
+    rows, ages = torch.tensor([4, 1]), set()
     for _ in range(12):
         action = torch.rand(6, 4, generator=torch.Generator().manual_seed(5)) * 2 - 1
         expected = whole.step(action)
+        age = whole.scan_age
         stepped = parts.step_rows(rows, action[rows])
         rest = torch.tensor([0, 2, 3, 5])
         assert torch.equal(stepped.obs, expected.obs[rows])
         assert torch.equal(parts.step_rows(rest, action[rest]).obs, expected.obs[rest])
+        assert age is not None and torch.equal(parts.scan_age, age)
+        ages |= set(age.tolist())
     again = env(field, MIXED)
     again.load_state_dict(whole.state_dict())
+    assert torch.equal(again.scan_age, age) and len(ages) > 1
     action = torch.full((6, 4), 0.3)
     assert torch.equal(whole.step(action).reward, again.step(action).reward)
