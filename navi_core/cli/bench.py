@@ -16,7 +16,7 @@ from navi_core.bench import BENCHMARKS
 from navi_core.bench.report import Option, Report, machine
 from navi_core.cli.compare import baselines
 from navi_core.cli.parsing import StrictCommand
-from navi_core.errors import ConfigError, did_you_mean
+from navi_core.errors import ConfigError, RunError, did_you_mean
 from navi_core.terminal import console, print_facts, print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ def benchmark_command(measure: Callable[..., Report | int]) -> Callable[..., Non
         if isinstance(result, int):
             raise typer.Exit(result)
         _print(result, as_json)
+        if result.failure:
+            raise RunError(result.failure)
 
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in options}

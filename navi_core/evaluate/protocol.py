@@ -301,17 +301,16 @@ def evaluate_in_pieces(
     groups = [loaders[first : first + size] for first in range(0, len(loaders), size)]
     done, total = 0, len(subjects) * len(groups)
     for group in groups:
-        scenes, courses = [load() for _, load in group], dict[Any, Course]()
+        scenes, course = [load() for _, load in group], None
         label = group[0][0] if len(group) == 1 else f"{group[0][0]}+{len(group) - 1}"
         for subject, one, kept in zip(subjects, resolved, pieces, strict=True):
             file = folder / one.flyer.name / f"{label}.json"
             piece = _stored(file, config, scenes, one)
             if piece is None:
                 # Semantic ids must be those of the policy's training.
-                words = None if one.vocabulary is None else tuple(sorted(one.vocabulary.items()))
-                if words not in courses:
-                    courses[words] = build_course(scenes, config, vocabulary=one.vocabulary)
-                piece = evaluate(subject, courses[words])
+                if course is None:
+                    course = build_course(scenes, config)
+                piece = evaluate(subject, course.with_vocabulary(one.vocabulary))
                 piece.save(file)
             kept.append(piece)
             done += 1

@@ -14,6 +14,14 @@ SEMANTIC_SCALE = 255.0
 """Bound and divisor of semantic ids in the network input."""
 
 
+def known_rays(obs: Tensor) -> Tensor:
+    """Return the (B, …) bool mask of the rays of observations (B, 3, …) that were measured.
+
+    A ray that was not measured has depth 0 and is not valid; a measured one that met nothing has its range as depth.
+    """
+    return (obs[:, 0] > 0) | (obs[:, 2] > 0)
+
+
 class ObservationScaling(nn.Module):
     """Fixed channel scaling of observations in front of every encoder; no parameters.
 
@@ -132,7 +140,7 @@ class ObservationScaling(nn.Module):
         semantic = torch.clamp(obs[:, 1], max=SEMANTIC_SCALE).div(SEMANTIC_SCALE)
         channels = [torch.sub(obs[:, 0], self.shift).div(self.scale), semantic, obs[:, 2]]
         if self.channels > 3:
-            channels.append(((obs[:, 0] > 0) | (obs[:, 2] > 0)).to(torch.float32))
+            channels.append(known_rays(obs).to(torch.float32))
         return torch.stack(channels, dim=1)
 
     def _write(self, obs: Tensor, out: Tensor) -> None:
@@ -140,7 +148,7 @@ class ObservationScaling(nn.Module):
         torch.clamp(obs[:, 1], max=SEMANTIC_SCALE, out=out[:, 1]).div_(SEMANTIC_SCALE)
         out[:, 2].copy_(obs[:, 2])
         if self.channels > 3:
-            out[:, 3].copy_((obs[:, 0] > 0) | (obs[:, 2] > 0))
+            out[:, 3].copy_(known_rays(obs))
 
     def _check(self, obs: Tensor) -> None:
         azimuth, elevation = self.azimuth_bins, self.elevation_bins

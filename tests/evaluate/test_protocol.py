@@ -334,7 +334,6 @@ def stubborn(recovery: bool):
     return fly_ahead(build_policy(NETWORK.model_copy(update={"recovery": recovery})))
 
 
-@pytest.mark.slow
 def test_stuck_policy_recovers_if_trained_with_recovery(box_room):
     config = EvalConfig(starts=1, max_steps=120, azimuth_bins=32, elevation_bins=8, block=2)
     alone, freed = (evaluate(stubborn(has), [box_room], config) for has in (False, True))

@@ -103,7 +103,7 @@ def test_odometry_stays_close_through_collisions(field):
     assert error.median() < 0.05 and error.max() < 0.4, error
 
 
-@pytest.mark.parametrize("name", ["frontier", "compass", pytest.param("planner", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["frontier", "compass", "planner"])
 def test_map_pilot_is_independent_of_batch(field, name):
     together = Flight(field, build_pilot(name, seed=4), [5, 6, 7], [1, 0, 1])
     alone = Flight(field, build_pilot(name, seed=4), [7], [1])

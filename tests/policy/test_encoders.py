@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from navi_core.policy.encoders import build_encoder, solid_angle_bias, spherical_positions
 from navi_core.policy.encoders.cnn import CircularAzimuthConv2d
-from navi_core.policy.encoders.rayvit import Layer, attend, split_first
+from navi_core.policy.encoders.rayvit import Layer, attend
 from navi_core.policy.observation import ObservationScaling
 
 
@@ -183,18 +183,20 @@ def test_every_encoder_parameter_learns(name):
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in encoder.parameters())
 
 
-def test_split_first_has_the_gradient_of_indexing():
-    torch.manual_seed(0)
-    x, weight = torch.randn(2, 5, 8, requires_grad=True), torch.randn(8)
-
-    def loss(split):
-        whole, first = split(x)
-        return (F.layer_norm(whole, (8,), weight).pow(3).sum() + (first * weight).sum()).backward()
-
-    loss(split_first)
-    ours, x.grad = x.grad, None
-    loss(lambda x: (x, x[:, 0]))
-    assert torch.allclose(ours, x.grad)
+def test_known_channel_marks_measured_rays_in_every_layout():
+    obs = torch.rand(2, 3, 16, 8)
+    obs[:, 2] = 1.0
+    obs[0, :, 3, 2] = 0.0  # unknown: depth 0 and not valid
+    obs[0, :, 5, 1] = torch.tensor([0.4, 0.0, 0.0])  # measured, nothing met
+    obs[0, :, 6, 1] = torch.tensor([0.0, 1.0, 1.0])  # a surface at depth 0
+    scaling = ObservationScaling(16, 8, known=True)
+    plain = scaling(obs)
+    assert plain.shape == (2, 4, 16, 8) and torch.equal(plain[:, :3], ObservationScaling(16, 8)(obs))
+    assert (plain[0, 3] == 0).nonzero().tolist() == [[3, 2]] and bool(plain[1, 3].all())
+    ring = scaling.ring(obs, 1, 1).view(2, 18, 4, 8).transpose(1, 2)
+    assert torch.equal(ring, torch.cat((plain[:, :, -1:], plain, plain[:, :, :1]), dim=2))
+    tiles = plain.view(2, 4, 4, 4, 2, 4).permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+    assert torch.equal(scaling.patches(obs, 4)[:, 1:], tiles)
 
 
 def test_attention_on_a_cpu_keeps_float32_under_autocast():

@@ -71,9 +71,10 @@ class Course:
         return [scene.name for scene, content in pairs if content in trained_on or scene.source_hash in trained_on]
 
     def with_vocabulary(self, vocabulary: Mapping[str, int] | None) -> Course:
-        """Return the same course with the semantic ids of a policy's training; None builds them from the scenes."""
-        field = Field(self.field.scenes, vocabulary=vocabulary)
-        return self if field.vocabulary == self.field.vocabulary else replace(self, field=field)
+        """Return the same course with the semantic ids of a policy's training; None keeps those of the course."""
+        if vocabulary is None or dict(vocabulary) == self.field.vocabulary:
+            return self
+        return replace(self, field=Field(self.field.scenes, vocabulary=vocabulary))
 
 
 def build_course(

@@ -250,7 +250,8 @@ def measure_coverage(
             wanted = truth.reachable[storey]
             grid = (*truth.origin, truth.cell, wanted)
             new[begin:end] = mark_rays(flat[begin:end], fan, lengths, *grid, marked[storey])
-            if profile is not None and yaws is not None:
+            if profile is not None:
+                assert yaws is not None, "a sensor profile needs the yaws of the flight"
                 # Azimuths in the drone's frame run clockwise, yaw counter-clockwise.
                 azimuth = torch.from_numpy(angles + yaws[begin:end, None].astype(np.float64))
                 within = np.where(profile.horizon(azimuth).numpy(), np.minimum(lengths, profile.farthest), 0.0)

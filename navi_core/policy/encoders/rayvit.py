@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
-from navi_core.policy.cores.base import AutogradContext
 from navi_core.policy.observation import ObservationScaling
 
 
@@ -76,29 +74,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | 
         return F.scaled_dot_product_attention(q.float(), k.float(), v.float(), attn_mask=mask, scale=scale)
 
 
-class _SplitFirst(torch.autograd.Function):
-    """Autograd function of tokens (B, N, D) and their first one (B, D); its backward makes no array of zeros."""
-
-    @staticmethod
-    def forward(_ctx: AutogradContext, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x.view_as(x), x[:, 0].clone()
-
-    @staticmethod
-    @once_differentiable
-    def backward(_ctx: AutogradContext, grad: Tensor, grad_first: Tensor) -> Tensor:
-        # The tokens' only reader is a normalisation, whose gradient is an array of its own.
-        grad[:, 0] += grad_first
-        return grad
-
-
-def split_first(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return tokens (B, N, D), to be normalised, and a copy of the first one (B, D)."""
-    if torch.compiler.is_compiling():
-        return x, x[:, 0]
-    both: tuple[Tensor, Tensor] = _SplitFirst.apply(x)  # type: ignore[no-untyped-call]
-    return both
-
-
 class Layer(nn.Module):
     """Pre-norm transformer layer: x + attention(norm(x)), then x + mlp(norm(x))."""
 
@@ -137,7 +112,7 @@ class Layer(nn.Module):
         """
         rows, _, width = x.shape
         heads, size = self.heads, width // self.heads
-        x, first = split_first(x)
+        first = x[:, 0]
         normed = self.norm1(x)
         to_query, to_key, to_value = self.qkv.weight.split(width)
         bias = self.qkv.bias

@@ -13,8 +13,8 @@ import torch
 
 from navi_core.config import EnvConfig, SensorConfig
 from navi_core.world.counter_random import Purpose, spread, uniform, words
-from navi_core.world.sensor.panorama import denormalise_depth, normalise_depth, spherical_directions
-from navi_core.world.sensor.profiles import PROFILES
+from navi_core.world.sensor.panorama import denormalise_depth, normalise_depth
+from navi_core.world.sensor.profiles import PROFILES, fields_of_view
 from navi_core.world.spawning import SpawnPools
 
 _LOW = 2**32 - 1
@@ -36,7 +36,6 @@ class SensorFaults:
         self.active = self._noisy or config.dropout > 0.0 or config.limited
         """Whether `apply` changes anything."""
         self._ray: torch.Tensor | None = None
-        self._mask: torch.Tensor | None = None
         chosen = [PROFILES[name] for name in config.profiles]
         ranges = [[math.log1p(min(d, max_distance)) / math.log1p(max_distance) for d in p.limits] for p in chosen]
         self._ranges = torch.tensor(ranges, dtype=torch.float32, device=rows.device)
@@ -79,7 +78,7 @@ class SensorFaults:
             measured = ~kept | ((spread(word, 1) & _LOW) >= round(c.dropout * 2**32))
             kept = kept & measured
         if c.limited:
-            mask = self._masks(obs)
+            mask = fields_of_view(c.profiles, *obs.shape[2:]).to(obs.device)
             profile = self.profiles(rows, episode)
             nearest, farthest = self._ranges[profile, :, None].unbind(1)
             measured &= mask[profile] & ~(kept & (true < nearest))
@@ -89,13 +88,6 @@ class SensorFaults:
             missing = torch.ones_like(depth)
         corrupted = [torch.where(kept, depth, missing), torch.where(kept, semantic, 0.0), kept.to(obs.dtype)]
         return torch.stack(corrupted, dim=1).view(obs.shape)
-
-    def _masks(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return the (P, Az·El) masks of the profiles' fields of view, made once."""
-        if self._mask is None:
-            rays = spherical_directions(obs.shape[2], obs.shape[3])
-            self._mask = torch.stack([PROFILES[name].sees(rays) for name in self._config.profiles]).to(obs.device)
-        return self._mask
 
 
 def _unit(bits: torch.Tensor) -> torch.Tensor:

@@ -2,17 +2,18 @@
 
 A ray that the sensor does not measure is unknown: depth 0, semantic 0, not valid. A ray that is measured and meets
 nothing within the range has the range as its depth and is not valid either: it is free so far. Depth is therefore the
-length that is known to be free, and `known_rays` reads the mask of measured rays from it.
+length that is known to be free.
 """
 
+import functools
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from navi_core.config.world import SensorConfig, SensorProfile
+from navi_core.world.sensor.panorama import spherical_directions
 
 _HALF_WIDTH, _HALF_HEIGHT = math.radians(87.0) / 2.0, math.radians(58.0) / 2.0
 _ROUNDING = 1e-6
@@ -80,6 +81,8 @@ def floor_limits(config: SensorConfig, azimuth_bins: int, radius: float) -> Tens
     return torch.stack(bounds).to(torch.float32)
 
 
-def known_rays(obs: Any) -> Any:  # noqa: ANN401 (a tensor or an array)
-    """Return the (…, Az, El) bool mask of the rays of observations (…, 3, Az, El) that were measured."""
-    return (obs[..., 0, :, :] > 0) | (obs[..., 2, :, :] > 0)
+@functools.cache
+def fields_of_view(profiles: tuple[SensorProfile, ...], azimuth_bins: int, elevation_bins: int) -> Tensor:
+    """Return the (P, Az·El) bool masks of the rays that lie in the profiles' fields of view."""
+    rays = spherical_directions(azimuth_bins, elevation_bins)
+    return torch.stack([PROFILES[name].sees(rays) for name in profiles])

@@ -311,7 +311,6 @@ def fly(root, config, env=None, **kw):
         return train(config, run, env=env or MixedEndingsEnv(config.actors), log=run.metric_log(root / "outbox"), **kw)
 
 
-@pytest.mark.slow
 def test_a_run_is_recorded_stopped_and_resumed_bit_for_bit(tmp_path):
     grpo = {"ref_kl_coef": 0.05, "ref_sync_every_updates": 7, "group_size": 8, "update_epochs": 2}
     config = grpo_config(grpo=grpo, total_steps=6 * 32 * 3, checkpoint_every=6 * 32)

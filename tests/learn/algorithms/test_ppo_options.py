@@ -123,7 +123,6 @@ def test_scheduled_settings_reach_the_update():
         PPOLearner(collector.policy, collector.shaper, config.model_copy(update={"total_steps": None}), CPU)
 
 
-@pytest.mark.slow
 def test_deviations_are_bounded_between_updates_and_parity_holds():
     limit = {"std_limit": 0.5, "schedules": {"std_limit": {"end": 0.1}}, "target_kl": None}
     config = small_config(ppo=limit, total_steps=1000)

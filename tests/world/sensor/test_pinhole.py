@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from navi_core.errors import ConfigError
+from navi_core.policy.observation import known_rays
 from navi_core.world import Field, SphericalSensor
 from navi_core.world.sensor.panorama import denormalise_depth
 from navi_core.world.sensor.pinhole import Intrinsics, PinholeAdapter
-from navi_core.world.sensor.profiles import PROFILES, known_rays
+from navi_core.world.sensor.profiles import PROFILES
 
 AZ, EL, REACH = 64, 16, 100.0
 HEIGHT, WIDTH = 270, 480

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from navi_core.config import BodiesConfig, DynamicsConfig, EnvConfig, SensorConfig
+from navi_core.policy.observation import known_rays
 from navi_core.world import Field, NavigationEnv, spherical_directions
 from navi_core.world.sensor.faults import SensorClock, SensorFaults
 from navi_core.world.sensor.panorama import normalise_depth
-from navi_core.world.sensor.profiles import PROFILES, known_rays
+from navi_core.world.sensor.profiles import PROFILES
 
 AZ, EL, REACH = 64, 16, 100.0
 MIXED = SensorConfig(profiles=("sphere", "lidar", "camera", "four_cameras"), delay=(0, 2), period=2, dropout=0.1)
@@ -53,7 +54,7 @@ def test_what_a_camera_does_not_measure_is_unknown():
     obs[0, 0, 2], obs[0, 1:, 2] = 1.0, 0.0
     zero = torch.zeros(1, dtype=torch.int64)
     shown = SensorFaults(SensorConfig(profiles=("camera",)), 0, zero, REACH).apply(obs, zero, zero)[0]
-    known = known_rays(shown)
+    known = known_rays(shown[None])[0]
     field_of_view = PROFILES["camera"].sees(spherical_directions(AZ, EL)).view(AZ, EL)
     field_of_view[0] = False  # nearer than 0.3 m
     assert torch.equal(known, field_of_view)
