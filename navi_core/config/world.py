@@ -212,6 +212,10 @@ SensorProfile = Literal["sphere", "lidar", "camera", "two_cameras", "four_camera
 _Delay = Annotated[int, Field(ge=0, le=10)]
 
 
+MOST_SCAN_AGE = 19
+"""Largest possible `SensorConfig.oldest` [decisions]."""
+
+
 class SensorConfig(Config):
     """Settings of sensor profiles, faults and noise, none by default; rewards and safety always use the true hits."""
 

@@ -346,8 +346,8 @@ def frontier_features(  # its length is the list of arguments
         goal: (R, 2) x and z of goals [m] from the middle of the map; NaN for rows without.
         out: (R, OCCUPANCY_INPUTS): promise of each sector, nearness of each sector, counts (sector, ring), bearings
             (waypoint, 2), the way from here, whether there is one; written, but for the last `MOVED`.
-        stride: Cells for one of `AHEAD`.
         everywhere: Measure all ways to a goal; slower, with the same features.
+        stride: Cells for one of `AHEAD`.
     """
     way, queue, fill, factor = scratch
     size, half = marks.shape[1], marks.shape[1] / 2.0

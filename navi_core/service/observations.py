@@ -30,6 +30,7 @@ def distance_matrix(
     position: torch.Tensor,
     yaw: float,
     before: torch.Tensor | None = None,
+    age_seconds: float = 0.0,
 ) -> DistanceMatrix:
     """Build the wire message of one drone's observation, without the top-down image.
 
@@ -41,6 +42,7 @@ def distance_matrix(
         position: (3,) [m].
         yaw: [rad].
         before: (3, Az, El) observation before, for the change of depth; None at the first of an episode.
+        age_seconds: Age of a late observation; the pose is the present one [s].
     """
     now = time.time()
     depth = obs[0].numpy()[None]
@@ -56,7 +58,7 @@ def distance_matrix(
         overhead=_NOT_DRAWN,
         robot_pose=RobotPose(x, y, z, 0.0, 0.0, float(yaw), now),
         step_id=step_id,
-        timestamp=now,
+        timestamp=now - age_seconds,
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from navi_core.cli.serve import _position
-from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, GateConfig, GoalConfig
+from navi_core.config import ActorConfig, ContinuousTrainingConfig, EnvConfig, GateConfig, GoalConfig, SensorConfig
 from navi_core.errors import ConfigError
 from navi_core.models import export_checkpoint
 from navi_core.policy import build_policy
@@ -22,8 +22,9 @@ from navi_core.service.actor.server import ActorServer
 from navi_core.service.gate import RolloutGate
 from navi_core.service.learning.admission import ShadowFlight
 from navi_core.service.learning.flight_learning import FlightLearning
-from navi_core.service.observations import GOAL_EVENT, GoalTable, distance_matrix
+from navi_core.service.observations import GOAL_EVENT, GoalTable, distance_matrix, observation_of
 from navi_core.service.policies.served_model import load_model
+from navi_core.service.policies.sessions import SessionTable
 from navi_core.service.viewing.digest import Digest
 from navi_core.service.viewing.feed import Feed
 from navi_core.service.wire import DistanceMatrix, StepRequest, TelemetryEvent, encode
@@ -36,6 +37,7 @@ from tests.service.conftest import ANY, BRISK, SMALL, TINY, requester, tiny_mode
 from tests.service.test_servers import command
 
 SEEKING = TINY.model_copy(update={"goal": True, "place_memory": True})
+MAPPING = TINY.model_copy(update={"place_memory": True})
 GOALS = EnvConfig(
     **SMALL.model_dump(exclude={"task", "reward", "goal"}),
     task="point_goal",
@@ -84,6 +86,26 @@ def test_served_goal_policy_matches_the_local_one(stage) -> None:
             assert abs(rewards[row][number] - float(batch.reward[row])) < 1e-4, (number, row)
             assert done[row][number] == bool(batch.terminated[row])
     assert any(map(any, done.values()))
+
+
+def test_served_map_draws_a_late_scan_from_its_pose(stage) -> None:
+    server = stage.environment(SMALL.model_copy(update={"sensor": SensorConfig(delay=(2, 2))}))
+    env, table = server.env, SessionTable(tiny_model(config=MAPPING).runner, 1, None)
+    places, begins, session = OccupancyMemory.of_env(env.config, 1), torch.ones(1, dtype=torch.bool), None
+    counts = False
+    for _ in range(12):
+        now, matrix = env.poses(), server._observation(0)
+        session = session or table.open(matrix, 0.0)
+        session.matrix = matrix
+        served = table.gather([session], observation_of(matrix))[1][:, 3:]
+        here = pose_rows(now["position"], now["yaw"])
+        ignored = copy.deepcopy(places).look(observation_of(matrix), here, begins)
+        expected = places.look(observation_of(matrix), here, begins, age=env.scan_age)
+        assert torch.equal(served, expected)
+        counts = counts or not torch.equal(ignored, expected)
+        begins = torch.zeros(1, dtype=torch.bool)
+        server._step([0], np.array([[1.0, 0.0, 0.0, 1.0]], np.float32), [0])
+    assert counts
 
 
 def test_streaming_drones_receive_a_goal_each_episode(stage) -> None:

@@ -82,8 +82,9 @@ class ActorServer(Server):
             peers.append(self._requests.socket)
         self._poller = poller_of(*peers)
         self.sessions = SessionTable(
-            model.runner, c.max_sessions, model.shaper, model.curiosity, max_distance=model.max_distance
-        )
+            model.runner, c.max_sessions, model.shaper, model.curiosity, max_distance=model.max_distance,
+            decision_hz=model.decision_hz,
+        )  # fmt: skip
         self._commands = Commands(model, c, gate, self.metrics)
         self._goals = GoalTable(c.goal)
         self._misfit: ServedModel | None = None
@@ -320,7 +321,10 @@ class ActorServer(Server):
                 # A champion that cannot be learned on ends neither the service nor its learning.
                 _LOG.warning("%s does not take over from %s: %s", model.name, self.model.name, error)
                 return
-        kept = self.sessions.renew(model.runner, model.shaper, model.curiosity, max_distance=model.max_distance)
+        kept = self.sessions.renew(
+            model.runner, model.shaper, model.curiosity, max_distance=model.max_distance,
+            decision_hz=model.decision_hz,
+        )  # fmt: skip
         _LOG.info("%s takes over from %s; memory %s", model.name, self.model.name, "kept" if kept else "begins anew")
         self.model = model
         self._commands.serve(model)

@@ -268,12 +268,13 @@ class EnvironmentServer(Server):
         return {"env_id": env_id, "episode_id": self._episode(row), "step_id": self._step_ids[row]}
 
     def _observation(self, row: int, pose: Poses | None = None) -> DistanceMatrix:
-        pose = pose or self.env.poses()
+        pose, age = pose or self.env.poses(), self.env.scan_age
         return distance_matrix(
             self._obs[row],
             position=pose["position"][row],
             yaw=float(pose["yaw"][row]),
             before=self._before[row],
+            age_seconds=0.0 if age is None else int(age[row]) * self.env.config.dynamics.decision_seconds,
             **self._where(row),
         )
 

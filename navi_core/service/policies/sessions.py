@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import DynamicsConfig, ShaperConfig
+from navi_core.config.world import MOST_SCAN_AGE
 from navi_core.policy import RewardShaper
 from navi_core.policy.cores.base import State
 from navi_core.service.policies.served_model import Runner
@@ -74,6 +75,11 @@ class Session:
         pose = self.matrix.robot_pose
         return pose.x, pose.y, pose.z, pose.yaw
 
+    @property
+    def scan_age_seconds(self) -> float:
+        """Age of the scan at the time of its pose [s]."""
+        return self.matrix.robot_pose.timestamp - self.matrix.timestamp
+
 
 def draw_keys(group: Sequence[Session]) -> tuple[Tensor, Tensor]:
     """Return the keys of counter-based random draws: (n,) drone ids and (n,) decision numbers."""
@@ -89,6 +95,7 @@ class SessionTable:
         shaper: Computes the auxiliary input; None: it is zero.
         shaper_state: Trained curiosity.
         max_distance: Range of the sensor in training, M [m].
+        decision_hz: Decision rate in training [Hz].
     """
 
     def __init__(
@@ -99,6 +106,7 @@ class SessionTable:
         shaper_state: dict[str, object] | None = None,
         *,
         max_distance: float = 100.0,
+        decision_hz: float = 10.0,
     ) -> None:
         self.capacity = capacity
         self._free = list(range(capacity - 1, -1, -1))
@@ -111,7 +119,7 @@ class SessionTable:
         self._mapped = torch.zeros(capacity, dtype=torch.bool)
         self._occupancy: OccupancyMemory | None = None
         self._sensor: tuple[int, int, float, float] | None = None
-        self.renew(runner, shaper, shaper_state, max_distance=max_distance)
+        self.renew(runner, shaper, shaper_state, max_distance=max_distance, decision_hz=decision_hz)
 
     def __len__(self) -> int:
         return len(self._by_env)
@@ -174,7 +182,10 @@ class SessionTable:
             assert len(goals) == len(sessions)
             goal = relative_goal(here[:, :3], here[:, 3], torch.stack(goals))
         if self._occupancy is not None:
-            inputs.append(self._occupancy.look(obs, here, reset | ~self._mapped[slots], slots, goal))
+            ages = torch.tensor([session.scan_age_seconds for session in sessions]) * self._decision_hz
+            age = ages.round().clamp(0, MOST_SCAN_AGE).to(torch.int64)
+            begins = reset | ~self._mapped[slots]
+            inputs.append(self._occupancy.look(obs, here, begins, slots, goal, age if bool(age.any()) else None))
             self._mapped[slots] = True
         return inputs if goal is None else [*inputs, goal]
 
@@ -205,6 +216,7 @@ class SessionTable:
         shaper_state: dict[str, object] | None = None,
         *,
         max_distance: float = 100.0,
+        decision_hz: float = 10.0,
     ) -> bool:
         """Reconfigure the table for another policy; return whether the recurrent states are kept.
 
@@ -213,6 +225,7 @@ class SessionTable:
         """
         config = runner.config
         self._shaping, self._goals = (shaper, shaper_state or {}, config.width), config.goal
+        self._decision_hz = decision_hz
         cell = config.map_cell
         sensor = (config.azimuth_bins, config.elevation_bins, max_distance, cell) if config.place_memory else None
         if sensor != self._sensor:
@@ -221,7 +234,7 @@ class SessionTable:
             if sensor is not None:
                 # Poses come over the wire: nothing is dead-reckoned, so the dynamics do not matter.
                 self._occupancy = OccupancyMemory(
-                    self.capacity, sensor[0], sensor[1], DynamicsConfig(), max_distance, cell=cell
+                    self.capacity, sensor[0], sensor[1], DynamicsConfig(), max_distance, cell=cell, oldest=MOST_SCAN_AGE
                 )
         self.aux.zero_()
         for session in self:

@@ -252,6 +252,7 @@ class DistanceMatrix(Message):
     step_id: StepId
     """Step id of the decision that led to this observation."""
     timestamp: Real
+    """Time of the scan; a late one is as old as the timestamp of `robot_pose` is later."""
 
 
 @dataclass(frozen=True, eq=False)
