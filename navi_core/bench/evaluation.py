@@ -30,7 +30,7 @@ ORDER = ("planner", "frontier", "forward-plus", "random")
 """Scripted pilots in the expected order of coverage, best first."""
 
 
-def neighbours(results: Sequence[EvalResult], metric: str = "c_vis_auc") -> list[Comparison]:
+def neighbours(results: Sequence[EvalResult], metric: str | None = None) -> list[Comparison]:
     """Compare adjacent scripted pilots of `ORDER` by the paired confidence interval over scenes and starts."""
     by_name = {result.subject: result for result in results}
     flown = [by_name[name] for name in ORDER if name in by_name]

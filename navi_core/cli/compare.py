@@ -107,7 +107,8 @@ def compare(
         draw_maps(maps, [result for result in everybody if result.trajectories], scenes)
     verdicts: list[Comparison] | list[SeedComparison]
     goals = everybody[0].summary.get("task") == "point_goal"
-    metrics = metric or [*(("success", "spl") if goals else ("c_vis_auc",)), "collisions_per_minute"]
+    headline = ("success", "spl") if goals else (everybody[0].config.coverage_metric,)
+    metrics = metric or [*headline, "collisions_per_minute"]
     if len(everybody) == 2:
         verdicts = [compare_results(results[0][0], results[1][0], name) for name in metrics]
     else:
@@ -203,6 +204,6 @@ def baselines(
         comparisons = [verdict.to_row() for verdict in verdicts]
         print_json({"folder": str(folder), "summaries": [r.summary for r in results], "comparisons": comparisons})
         return
-    print_results(sorted(results, key=lambda result: float(result.summary["c_vis_auc"])))
+    print_results(sorted(results, key=lambda result: float(result.summary[result.config.coverage_metric])))
     print_sentences(verdicts)
     typer.echo(f"kept in {folder}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -84,9 +84,7 @@ _STUCK = 60.0
 """Collision rate (per minute) from which a policy is reported as likely stuck at walls."""
 _COVERAGE: dict[str, Column] = {
     "AUC": figure("c_vis_auc", ".1f"),
-    "interval": lambda row: (
-        "–" if row["c_vis_auc_low"] is None else f"{row['c_vis_auc_low']:.1f}–{row['c_vis_auc_high']:.1f}"
-    ),
+    "interval": lambda row: _interval(row, "c_vis_auc"),
     "C_vis": figure("c_vis_final", ".1f"),
     "C_visit": figure("c_visit", ".1f"),
     "collisions": figure("collisions_per_minute", ".2f"),
@@ -94,6 +92,14 @@ _COVERAGE: dict[str, Column] = {
     "path": figure("path_length", ".1f"),
 }
 _COVERAGE_UNITS = "coverage in %, AUC with its 95 % interval; collisions per minute, episodes without; path in m"
+_SEEN: dict[str, Column] = {
+    "C_seen AUC": figure("c_seen_auc", ".1f"),
+    "interval": lambda row: _interval(row, "c_seen_auc"),
+    "C_seen": figure("c_seen_final", ".1f"),
+    "C_vis AUC": figure("c_vis_auc", ".1f"),
+    **{name: _COVERAGE[name] for name in ("collisions", "clean", "path")},
+}
+"""Columns of a limited sensor: C_seen counts only the floor that it measured."""
 _GOALS: dict[str, Column] = {
     "success": figure("success", ".1f", 100.0),
     "SPL": figure("spl", ".3f"),
@@ -106,6 +112,11 @@ _GOAL_UNITS = "success in %, SPL of 1; way left to the goal in m, collisions per
 
 
 app = typer.Typer()
+
+
+def _interval(row: Mapping[str, Any], metric: str) -> str:
+    low, high = (row.get(f"{metric}_{bound}") for bound in ("low", "high"))
+    return "–" if low is None else f"{low:.1f}–{high:.1f}"
 
 
 @app.command()
@@ -371,7 +382,8 @@ def print_results(results: list[EvalResult]) -> None:
     names = results[0].scenes
     where = f"in {', '.join(names[:_NAMED])}" + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
     goals = summary.get("task") == "point_goal"
-    columns, units = (_GOALS, _GOAL_UNITS) if goals else (_COVERAGE, _COVERAGE_UNITS)
+    coverage = _SEEN if results[0].config.sensor.limited else _COVERAGE
+    columns, units = (_GOALS, _GOAL_UNITS) if goals else (coverage, _COVERAGE_UNITS)
     cells = [[result.subject, *(read(result.summary) for read in columns.values())] for result in results]
     print_table(title, ("subject", *columns), cells, words=1, caption=f"{where}: {units}")
     for result in results:

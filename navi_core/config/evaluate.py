@@ -70,6 +70,11 @@ class EvalConfig(Config):
     """Drone dynamics; a policy trained at another decision rate is refused."""
 
     @property
+    def coverage_metric(self) -> str:
+        """Headline metric of coverage: with a limited sensor only floor that it measured counts."""
+        return "c_seen_auc" if self.sensor.limited else "c_vis_auc"
+
+    @property
     def reckoned(self) -> bool:
         """Whether subjects fly by the body's odometry: it drifts, or late or narrow scans cannot correct their own."""
         return self.odometry != OdometryConfig() or self.sensor.needs_odometry

@@ -156,14 +156,14 @@ class SeedComparison(Verdict):
 
 
 def compare(
-    a: EvalResult, b: EvalResult, metric: str = "c_vis_auc", *, seed: int = 0, resamples: int = RESAMPLES
+    a: EvalResult, b: EvalResult, metric: str | None = None, *, seed: int = 0, resamples: int = RESAMPLES
 ) -> Comparison:
     """Compare two subjects by the paired confidence interval over scenes and starts.
 
     Args:
         a: First subject.
         b: Second subject.
-        metric: Episode metric.
+        metric: Episode metric; by default the protocol's `coverage_metric`.
         seed: Seed of the resampling.
         resamples: Bootstrap resamples.
 
@@ -171,6 +171,7 @@ def compare(
         EvaluationError: Scenes, starts or protocols differ, or the metric is missing.
     """
     require_pairs(a, b)
+    metric = metric or a.config.coverage_metric
     differences = paired_differences(a, b, metric)
     interval = interval_over_scenes(differences, seed=seed, resamples=resamples)
     mean_a, mean_b = (mean_of_scenes(side.by_scene(metric)) for side in (a, b))
@@ -310,7 +311,7 @@ def seed_matrix(
 def compare_seeds(
     a: Sequence[EvalResult],
     b: Sequence[EvalResult],
-    metric: str = "c_vis_auc",
+    metric: str | None = None,
     *,
     names: tuple[str, str] | None = None,
 ) -> SeedComparison:
@@ -322,7 +323,7 @@ def compare_seeds(
     Args:
         a: First side, one result per training seed.
         b: Second side: as many results, or one.
-        metric: Episode metric.
+        metric: Episode metric; by default the protocol's `coverage_metric`.
         names: Names of the two sides; by default those of their first subjects.
 
     Raises:
@@ -335,6 +336,7 @@ def compare_seeds(
         )
     for side in (a, b):
         _require_different(side)
+    metric = metric or next((result.config.coverage_metric for result in a), "c_vis_auc")
     matrix_a = seed_matrix(a, metric)
     require_pairs(a[0], b[0])
     matrix_b = seed_matrix(b, metric, a[0].scenes)

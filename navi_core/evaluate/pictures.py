@@ -234,19 +234,19 @@ _BLOCK = 64
 """Panoramas cast at once."""
 
 
-def representative_episodes(result: EvalResult, metric: str = "c_vis_auc") -> dict[str, int]:
+def representative_episodes(result: EvalResult, metric: str | None = None) -> dict[str, int]:
     """Select representative episodes: the indices of the median (the lower of two) and the worst.
 
     Args:
         result: An evaluation with paths; files of `navi evaluate --out` have none.
-        metric: Metric to rank by; more is better.
+        metric: Metric to rank by; more is better. By default the protocol's `coverage_metric`.
 
     Raises:
         EvaluationError: The result holds no paths.
     """
     if not result.trajectories:
         raise EvaluationError("the result keeps no paths; fly it again: files of `navi evaluate --out` have none")
-    values = [value for scene in result.by_scene(metric).values() for value in scene]
+    values = [value for scene in result.by_scene(metric or result.config.coverage_metric).values() for value in scene]
     order = sorted(range(len(values)), key=lambda index: values[index])
     return {"median": order[(len(order) - 1) // 2], "worst": order[0]}
 

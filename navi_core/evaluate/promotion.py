@@ -23,9 +23,6 @@ from navi_core.scenes import Scene
 COLLISION_TOLERANCE = 1.0
 """Tolerated mean rise of collisions per minute while its interval includes 0."""
 
-METRIC = "c_vis_auc"
-"""Metric in which the challenger must be better."""
-
 SAFETY = "collisions_per_minute"
 """Metric in which the challenger must not be worse."""
 
@@ -99,9 +96,9 @@ def decide(
 ) -> Decision:
     """Decide a model promotion from paired evaluations of challenger and champion (or random pilot).
 
-    The challenger must be better: the paired interval of `c_vis_auc` lies above 0. It must not collide more: the paired
-    interval of the collisions per minute does not lie above 0, and their mean rises by at most `tolerance`. It must not
-    have been trained on any of the scenes.
+    The challenger must be better: the paired interval of the protocol's `coverage_metric` lies above 0. It must not
+    collide more: the paired interval of the collisions per minute does not lie above 0, and their mean rises by at most
+    `tolerance`. It must not have been trained on any of the scenes.
 
     Args:
         version: The challenger's version.
@@ -117,7 +114,7 @@ def decide(
     """
     if previous_version is None and opponent.summary.get("subject") != "random":
         raise EvaluationError("a first champion is judged against the pilot 'random'; evaluate that on the same scenes")
-    coverage = compare(challenger, opponent, METRIC)
+    coverage = compare(challenger, opponent)
     collisions = compare(challenger, opponent, SAFETY)
     # The bounds themselves decide, so that neither a wide interval nor a champion trained on the scenes lets more
     # through; with few scenes also the bootstrap's bound, which is narrower.

@@ -75,8 +75,8 @@ _IDENTITY = ("scene", "start", "scene_hash", "start_x", "start_y", "start_z", "s
 """Columns that every episode needs for pairing."""
 _SUMMARY = ("scenes", "starts", "max_steps", "c_vis_auc")
 """Numbers every summary holds."""
-_BOUNDS = ("c_vis_auc_low", "c_vis_auc_high")
-"""Interval bounds, None for a single flight."""
+_BOUNDS = ("low", "high")
+"""Suffixes of interval bounds, None for a single flight."""
 
 _LOWER_IS_BETTER = frozenset(
     {"collisions", "collisions_per_minute", "collisions_per_100m", "goal_distance", "recovery_steps"}
@@ -257,7 +257,7 @@ class EvalResult:
             )
             for name in _IDENTITY:
                 _ = [row[name] for row in result.episodes]
-            for name in (*_SUMMARY, *_BOUNDS):
+            for name in (*_SUMMARY, *(f"c_vis_auc_{bound}" for bound in _BOUNDS)):
                 value = result.summary[name]
                 if not isinstance(value, int | float) and (value is not None or name in _SUMMARY):
                     raise TypeError(f"{name} of the summary is {value!r}")
@@ -266,7 +266,7 @@ class EvalResult:
             values = result.by_scene("c_vis_auc")
             if len(values) < FEW_SCENES:
                 # Older files hold the bootstrap interval, which is too narrow for few scenes, or one beyond 0 or 100.
-                result.summary.update(_bounds(percentage_interval(values)))
+                result.summary.update(_bounds("c_vis_auc", percentage_interval(values)))
             return result
         except (EvaluationError, KeyError, TypeError, ValueError) as error:
             raise EvaluationError(f"{path} is a broken evaluation: {error}") from None
@@ -289,7 +289,8 @@ def summarise(
     for row in episodes:
         for metric, scenes in table.items():
             scenes.setdefault(str(row["scene"]), []).append(float(row[metric]))
-    interval = percentage_interval(table["c_vis_auc"], seed=config.seed)
+    headlines = dict.fromkeys(("c_vis_auc", config.coverage_metric))
+    bounds = [_bounds(name, percentage_interval(table[name], seed=config.seed)) for name in headlines]
     medians = {
         f"{metric}_median": float(np.median([float(row[metric]) for row in episodes]))
         for metric in ("collisions_per_minute", "collisions_per_100m")  # one stuck episode can dominate a mean
@@ -312,7 +313,7 @@ def summarise(
         "episodes": len(episodes),
         "max_steps": config.max_steps,
         **{metric: mean_of_scenes(table[metric]) for metric in averaged},
-        **_bounds(interval),
+        **{name: value for each in bounds for name, value in each.items()},
         "c_vis_auc_iqm": interquartile_mean([float(row["c_vis_auc"]) for row in episodes]),
         **medians,
         **_steps_reached(episodes),
@@ -321,9 +322,9 @@ def summarise(
     }
 
 
-def _bounds(interval: Interval) -> dict[str, float | None]:
+def _bounds(metric: str, interval: Interval) -> dict[str, float | None]:
     ends = zip(_BOUNDS, (interval.low, interval.high), strict=True)
-    return {name: None if math.isnan(value) else value for name, value in ends}
+    return {f"{metric}_{bound}": None if math.isnan(value) else value for bound, value in ends}
 
 
 def _steps_reached(episodes: list[dict[str, Any]]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from navi_pipeline.lib.evaluation.scoring import (
     SplitScenes,
     flown_policy,
     fly_baselines,
+    headline,
     ranking,
     read_baselines,
     read_verdict,
@@ -161,8 +162,8 @@ def ranked() -> tuple[dict[str, Any], str]:
     """Return the leaderboard's metadata and its data version."""
     rows = ranking()
     drawn_rows = worth_drawing(rows)
-    bars = [(row["subject"], row["c_vis_auc_percent"], row["low"], row["high"]) for row in drawn_rows]
-    points = {row["subject"]: [(row["collisions_per_minute"], row["c_vis_auc_percent"])] for row in drawn_rows}
+    bars = [(row["subject"], headline(row), row["low"], row["high"]) for row in drawn_rows]
+    points = {row["subject"]: [(row["collisions_per_minute"], headline(row))] for row in drawn_rows}
     drawn = scatter_chart(points, x="collisions per minute", y="C_vis AUC [%]")
     metadata = {
         "subjects": len(rows),
@@ -172,7 +173,7 @@ def ranked() -> tuple[dict[str, Any], str]:
         "ranking": dg.MetadataValue.md(embedded_charts([interval_chart(bars, label="C_vis AUC [%]")], "ranking")),
         "safety": dg.MetadataValue.md(embedded_charts([drawn], "coverage and collisions")),
     }
-    return metadata, content_key([[row["subject"], row["c_vis_auc_percent"]] for row in rows])
+    return metadata, content_key([[row["subject"], headline(row)] for row in rows])
 
 
 def _gate(name: str, pilot: str, metric: str, description: str, *, blocking: bool = False) -> dg.AssetChecksDefinition:

@@ -7,9 +7,11 @@ import math
 import numpy as np
 import pytest
 
+from navi_core.cli.evaluate import print_results
 from navi_core.config import EvalConfig, SensorConfig, parse_config
 from navi_core.errors import ConfigError
 from navi_core.evaluate import FloorTruth, build_course, evaluate, measure_coverage
+from navi_core.evaluate.comparison import compare
 from navi_core.world import Field, FloorMap
 from navi_core.world.sensor.profiles import PROFILES
 
@@ -36,7 +38,19 @@ def test_frontier_turns_to_look_with_a_camera(apartments):
     assert sum(row["collisions"] for row in result.episodes) == 0
     assert min(row["c_seen_auc"] for row in result.episodes) > 35.0
     assert all(row["c_seen_auc"] < row["c_vis_auc"] and row["sensor"] == "camera" for row in result.episodes)
-    assert "camera 64x16" in result.summary["inputs"] and "c_seen_auc" in result.summary
+    assert "camera 64x16" in result.summary["inputs"]
+
+
+def test_c_seen_is_the_headline_of_a_limited_sensor(apartments, capsys):
+    config = EvalConfig(starts=3, max_steps=20, sensor=CAMERA, block=6)
+    course = build_course(apartments[:2], config)
+    ours, theirs = evaluate("compass", course), evaluate("random", course)
+    assert compare(ours, theirs).metric == "c_seen_auc"
+    low, high = (ours.summary[f"c_seen_auc_{bound}"] for bound in ("low", "high"))
+    assert low < ours.summary["c_seen_auc"] < high < ours.summary["c_vis_auc_high"]
+    print_results([ours])
+    printed = capsys.readouterr().out
+    assert "C_seen AUC" in printed and f"{ours.summary['c_seen_auc']:.1f}" in printed
 
 
 def test_sensors_are_evaluated_one_by_one():

@@ -316,9 +316,9 @@ def _path(profile: str, seed: int | None = None) -> Path:
     return pipeline_folder() / "verdicts" / (f"{profile}.json" if seed is None else f"{profile}-seed{seed}.json")
 
 
-_SHOWN = ("rank", "subject", "kind", "model", "c_vis_auc_percent", "low", "high", "c_vis_percent", "c_visit_percent",
-          "collisions_per_minute", "path_length_m", "scenes", "scenes_trained_on", "episodes", "decisions",
-          "split")  # fmt: skip
+_SHOWN = ("rank", "subject", "kind", "model", "c_vis_auc_percent", "c_seen_auc_percent", "low", "high",
+          "c_vis_percent", "c_visit_percent", "collisions_per_minute", "path_length_m", "scenes", "scenes_trained_on",
+          "episodes", "decisions", "split")  # fmt: skip
 
 
 def fly_baselines(config: EvalConfig, *, pilots: Sequence[str], on_line: Callable[[str], None]) -> Score:
@@ -354,6 +354,11 @@ def read_baselines() -> dict[str, float]:
     return dict(read_document(_baselines_path(), made_by="baseline_evaluation")["c_vis_auc_percent"])
 
 
+def headline(row: Mapping[str, Any]) -> float:
+    """Return the coverage of a leaderboard's row that ranks [%]: C_seen with a limited sensor, else C_vis."""
+    return float(row["c_vis_auc_percent"] if row["c_seen_auc_percent"] is None else row["c_seen_auc_percent"])
+
+
 def ranking(course: str | None = None) -> list[dict[str, Any]]:
     """Query the leaderboard of one course, best first. Subjects trained on its scenes come last, with None as rank.
 
@@ -361,7 +366,8 @@ def ranking(course: str | None = None) -> list[dict[str, Any]]:
         course: Name or hash; by default the pinned one, on which the champion was promoted.
     """
     frame = Warehouse().query(
-        f"select {', '.join(_SHOWN)} from leaderboard where chosen order by rank nulls last, c_vis_auc_percent desc",
+        f"select {', '.join(_SHOWN)} from leaderboard where chosen "
+        "order by rank nulls last, coalesce(c_seen_auc_percent, c_vis_auc_percent) desc",
         values={} if course is None else {"course": course},
     )
     # A pilot has no version, which pandas returns as NaN.

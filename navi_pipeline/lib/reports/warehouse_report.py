@@ -16,6 +16,7 @@ from navi_core.errors import EvaluationError
 from navi_core.evaluate import EvalResult
 from navi_core.evaluate.comparison import compare
 from navi_core.record import navi_home
+from navi_pipeline.lib.evaluation.scoring import headline
 from navi_pipeline.lib.records import read_document
 from navi_pipeline.lib.reports.pages import (
     Part,
@@ -116,7 +117,7 @@ def _verdict(ask: Ask) -> list[Part]:
     )
     course = ask("select * from course_list where course = (select course from chosen_course)")[0]
     sentence = (
-        f"{name} sees {first['c_vis_auc_percent']:.1f} %{_interval(first)} of the floor, on average over a flight, on "
+        f"{name} sees {headline(first):.1f} %{_interval(first)} of the floor, on average over a flight, on "
         f"{course['name']} ({course['scenes']} scenes, {first['episodes']} flights)"
     )
     pilots = [row for row in rows if row["kind"] == "pilot" and row is not first]
@@ -132,7 +133,8 @@ def _lead(ask: Ask, a: dict[str, Any], b: dict[str, Any]) -> str | None:
     sides: list[EvalResult] = []
     for row in (a, b):
         flights = ask(
-            "select scene, start, 100 * c_vis_auc as c_vis_auc from episodes where evaluation_id = ? order by all",
+            "select scene, start, coalesce(c_seen_auc_percent, 100 * c_vis_auc) as c_vis_auc from episodes "
+            "where evaluation_id = ? order by all",
             [row["evaluation_id"]],
         )
         sides.append(EvalResult(str(row["subject"]), EvalConfig(), flights, {}))
@@ -148,8 +150,8 @@ def _interval(row: dict[str, Any]) -> str:
     return "" if row["low"] is None else f" [{row['low']:.1f}, {row['high']:.1f}]"
 
 
-_RANKED = ("rank", "subject", "model", "c_vis_auc_percent", "interval", "c_vis_percent", "collisions_per_minute",
-           "path_length_m", "episodes", "scenes_trained_on")  # fmt: skip
+_RANKED = ("rank", "subject", "model", "c_vis_auc_percent", "c_seen_auc_percent", "interval", "c_vis_percent",
+           "collisions_per_minute", "path_length_m", "episodes", "scenes_trained_on")  # fmt: skip
 
 
 def _leaderboard(ask: Ask) -> list[Part]:
@@ -159,7 +161,7 @@ def _leaderboard(ask: Ask) -> list[Part]:
         "same protocol: that of the champion, unless --course names another. A policy that was trained on some of the "
         "scenes has no rank."
     )
-    bars = [(str(row["subject"]), row["c_vis_auc_percent"], row["low"], row["high"]) for row in rows]
+    bars = [(str(row["subject"]), headline(row), row["low"], row["high"]) for row in rows]
     chart = interval_chart(bars, label="coverage, mean of the flight [%]")
     return [text_part(text), chart, _ranking(rows)] * bool(rows)
 

@@ -5,7 +5,7 @@ import shutil
 import duckdb
 import pytest
 
-from navi_core.config import NOISY_SENSOR, CompileConfig, EvalConfig, config_hash
+from navi_core.config import NOISY_SENSOR, CompileConfig, EvalConfig, SensorConfig, config_hash
 from navi_core.evaluate import compare, evaluate, record_comparison, record_evaluation
 from navi_core.record import MetricLog, outbox_path
 from navi_core.scenes import compile_mesh, generate_scene
@@ -17,6 +17,7 @@ from navi_pipeline.lib.warehouse.warehouse import Warehouse
 SHORT = EvalConfig(starts=2, max_steps=20, azimuth_bins=16, elevation_bins=8)
 LONG = SHORT.model_copy(update={"max_steps": 60})
 NOISY = SHORT.model_copy(update={"sensor": NOISY_SENSOR})
+CAMERA = SHORT.model_copy(update={"sensor": SensorConfig(profiles=("camera",))})
 GOALS = SHORT.model_copy(update={"task": "point_goal"})
 BOARD = "select subject, rank, decisions, sensor, c_vis_auc_percent from leaderboard order by course, rank, subject"
 
@@ -28,6 +29,7 @@ def flights():
     made = {(pilot, "short"): evaluate(pilot, scenes, SHORT) for pilot in ("random", "forward-plus")}
     made["forward-plus", "long"] = evaluate("forward-plus", scenes, LONG)
     made["random", "noisy"] = evaluate("random", scenes, NOISY)
+    made |= {(pilot, "camera"): evaluate(pilot, scenes, CAMERA) for pilot in ("random", "planner")}
     made["planner", "goals"] = evaluate("planner", scenes, GOALS)
     for number, kind in enumerate(("knows", "unseen")):
         policy = evaluate("forward-plus", scenes, SHORT, name=kind)
@@ -48,6 +50,14 @@ def recorded(flights, *names):
 
 def saved(warehouse, name):
     return warehouse.query(name)
+
+
+def test_leaderboard_of_a_limited_sensor_ranks_by_what_it_saw(flights):
+    made = {pilot: flights[pilot, "camera"].summary for pilot in ("random", "planner")}
+    rows = recorded(flights, ("random", "camera"), ("planner", "camera")).query("select * from leaderboard")
+    best = max(made, key=lambda pilot: made[pilot]["c_seen_auc"])
+    assert rows["subject"][0] == best and rows["c_seen_auc_percent"][0] == round(made[best]["c_seen_auc"], 1)
+    assert (rows["c_seen_auc_percent"] < rows["c_vis_auc_percent"]).all()
 
 
 def test_leaderboard_ranks_each_protocol_separately(flights):
