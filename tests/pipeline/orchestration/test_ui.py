@@ -55,6 +55,7 @@ def ui(tmp_path):
                 assert time.monotonic() < deadline, "the UI did not start within two minutes"
                 time.sleep(0.3)
         yield f"http://127.0.0.1:{port}"
+        assert "SupersessionWarning" not in (tmp_path / "dev.log").read_text()
     finally:
         # SIGTERM would take seconds; a trainer has a group of its own and ends with its worker.
         with contextlib.suppress(ProcessLookupError):
