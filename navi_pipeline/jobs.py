@@ -29,7 +29,7 @@ class FlowSettings(dg.Config):
     """Run config of the whole graph: profile, size of the sweeps, seed."""
 
     profile: str = Field(
-        default="quick", description="Preset that is trained: demo, quick, rooms, rooms_standard, scans, standard."
+        default="quick", description="Preset: demo, generalist, quick, rooms, rooms_standard, scans, standard."
     )
     size: str = Field(default="quick", description="Size of the sweeps: quick, or full (hours).")
     seed: int = Field(default=0, description="Seed of the trainings.")

@@ -69,7 +69,7 @@ def demo(
 
 def materialize(
     profile: Annotated[
-        str, typer.Option(help="Training profile, a preset: demo, quick, rooms, rooms_standard, scans, standard.")
+        str, typer.Option(help="Profile, a preset: demo, generalist, quick, rooms, rooms_standard, scans, standard.")
     ] = "quick",
     size: Annotated[str, typer.Option(help="Size of the sweeps: quick or full.")] = "quick",
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the training runs.")] = 0,

@@ -29,7 +29,7 @@ wall to its end (docs/results/results.md, "Point goals")."""
 Preset = Annotated[
     str | None,
     typer.Option(
-        help="Preset: demo, quick, rooms, rooms_standard, scans, standard, or a .yaml file.",
+        help="Preset: demo, generalist, quick, rooms, rooms_standard, scans, standard, or a .yaml file.",
         autocompletion=completion.presets,
     ),
 ]
