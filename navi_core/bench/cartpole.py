@@ -80,7 +80,8 @@ def cartpole_cases(against: Sequence[str] = (), processes: int = 1, samples: int
         if name in _MODULES and importlib.util.find_spec(_MODULES[name]) is None:
             raise ConfigError(f"{name} is not installed; {install_command('bench')}, or leave it out of --against")
     cases: list[Row] = [{"width": width, "epochs": epochs} for width in (64, 32) for epochs in (4, 1)]
-    cases.append({"task": "cart_pole_masked", "epochs": 2})
+    # A memory pays in larger batches: products of many rows.
+    cases.append({"task": "cart_pole_masked", "epochs": 2, "rows": 2048, "minibatch": 8192})
     if processes > 1:
         cases += [{"epochs": epochs, "processes": processes} for epochs in (4, 1)]
     if "sb3" in against:
