@@ -21,6 +21,14 @@ def test_every_diagram_is_what_the_script_draws(monkeypatch: pytest.MonkeyPatch)
     assert [name for name, text in drawn.items() if (IMAGES / name).read_text("utf-8") != text] == []
 
 
+def test_pages_and_charts_of_the_results_are_what_the_script_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))
+    made, folder = importlib.import_module("results_pages").files(), ROOT / "docs" / "results"
+    assert {f"charts/{path.name}" for path in folder.glob("charts/*")} == {name for name in made if "charts/" in name}
+    assert [name for name, text in made.items() if (folder / name).read_text("utf-8") != text] == []
+    assert made["index.md"].count("![") >= 10, "ten charts on the first page"
+
+
 def test_every_picture_is_shown_on_a_page() -> None:
     pages = "".join(path.read_text("utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
     assert [path.name for path in IMAGES.iterdir() if path.suffix in (".svg", ".png") and path.name not in pages] == []

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import python_reference
 import reference
-import results_pages
 import warehouse_reference
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -36,8 +35,8 @@ _OUTSIDE = re.compile(
 
 
 def generated_pages() -> dict[str, str]:
-    """Return the generated pages of the reference and the results: path in the site → Markdown."""
-    return reference.pages() | warehouse_reference.pages() | python_reference.pages() | results_pages.pages()
+    """Return the generated pages of the reference: path in the site → Markdown."""
+    return reference.pages() | warehouse_reference.pages() | python_reference.pages()
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

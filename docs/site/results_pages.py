@@ -1,65 +1,144 @@
-"""Pages of the results: a table and a chart for each declaration of docs/results/figures.yaml, from figures.csv."""
+"""Pages and charts of the results, from figures.yaml and figures.csv: run `python docs/site/results_pages.py`."""
 
 from __future__ import annotations
 
-from navi_pipeline.lib.reports.pages import interval_chart
+import textwrap
+from pathlib import Path
+
+from navi_pipeline.lib.reports.pages import interval_chart, standalone_chart
 from navi_pipeline.lib.reports.published import Measured, Table, declared_tables, published_figures
 
+FOLDER = Path(__file__).resolve().parents[1] / "results"
+Figures = dict[str, tuple[Measured, dict[str, str]]]
+PAGES = {
+    "flight": ("Exploration", "readers who want to know how well policies explore, beside scripted pilots"),
+    "engine": ("Speed of the engine", "readers who ask how fast rays, steps, networks and learning are"),
+    "learners": ("Learners on reference tasks", "readers who compare the learners with known tasks and libraries"),
+    "service": ("Service and gate", "people who fly policies through the service"),
+    "statistics": ("Statistics", "readers who ask how far the intervals can be trusted"),
+}
+"""Page of the results → its title and its readers."""
+_VERIFY = """
+Each table gives its command, date, revision and machine. Brackets are 95 % intervals, and n is the number of samples.
+`navi results measure` measures a table again. `navi verify results --sample 10` draws ten measured figures by the hash
+of the commit, and fails if one no longer holds. *Noted* tables were copied from the notes of their runs, which took
+CPU-hours or another machine.
+"""
+_INDEX = """# Results
 
-def _text(value: Measured | None, unit: str) -> str:
+This page is for readers who want to see what Navi reaches, beside its peers. Each chart links to its table.
+`python docs/site/results_pages.py` draws all of them from `docs/results/figures.csv`. Figures that no command repeats
+are in the [history](history.md).
+
+**No GPU has run Navi yet.** Its CUDA kernels compile for sm_90, and the tests run them on emulated devices. So nothing
+here is about rays, environment steps, PPO or served decisions on a GPU, several GPUs, or the full network at full
+length. `python -m navi_core.bench.engine.device` measures the first four.
+"""
+
+
+def _number(value: float) -> str:
+    return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def _text(value: Measured | None) -> str:
     if value is None:
         return "–"
-    number = f"{value.value:,.4g}" if abs(value.value) < 1e4 else f"{value.value:,.0f}"
-    ends = f" [{value.low:.4g}, {value.high:.4g}]" if value.low is not None and value.high is not None else ""
-    n = f", n = {value.n:,}" if value.n is not None else ""
-    return f"{number}{ends} {unit}{n}".replace(" ,", ",")
+    ends = ""
+    if value.low is not None and value.high is not None:
+        ends = f" [{_number(value.low)}, {_number(value.high)}]"
+    return f"{_number(value.value)}{ends}" + (f", n = {value.n:,}" if value.n is not None else "")
 
 
-def _section(table: Table, figures: dict[str, tuple[Measured, dict[str, str]]]) -> list[str]:
-    found = {name: one for name, one in figures.items() if name.startswith(f"{table.id}/")}
-    lines = [f"## {table.title}", "", table.text.strip(), ""]
-    if not found:
+def _titled(title: str, unit: str) -> str:
+    return f"{title} ({unit})" if unit else title
+
+
+def _paragraph(text: str) -> str:
+    return textwrap.fill(" ".join(text.split()), 118, break_on_hyphens=False, break_long_words=False)
+
+
+def _labels(table: Table, figures: Figures) -> list[str]:
+    names = (name for name in figures if name.startswith(f"{table.id}/"))
+    found = dict.fromkeys(name.split("/", 1)[1].rpartition("/")[0] for name in names)
+    return sorted(found, key=lambda label: table.order.index(label) if label in table.order else len(table.order))
+
+
+def _cells(table: Table, figures: Figures, key: str | None) -> list[tuple[str, Measured | None]]:
+    return [(label, figures.get(f"{table.id}/{label}/{key}", (None,))[0]) for label in _labels(table, figures)]
+
+
+def _source(table: Table, figures: Figures) -> list[str]:
+    rows = [row for name, (_, row) in figures.items() if name.startswith(f"{table.id}/")]
+
+    def each(key: str) -> str:
+        return ", ".join(sorted({row[key] for row in rows}))
+
+    commands = [
+        " \\\n    ".join(textwrap.wrap(f"navi {one}", 112, break_on_hyphens=False, break_long_words=False))
+        for one in (*table.before, table.command)
+    ]
+    time = f"{table.minutes:g} min" if table.minutes < 90 else f"{table.minutes / 60:.2g} h"
+    revisions = ", ".join(sorted({row["revision"][:8] for row in rows}))
+    line = f"About {time}. Date {each('date')}, revision {revisions}. Machine: {each('machine')}."
+    noted = " *Noted*: copied from the notes of the run." if "noted" in each("origin") else ""
+    return ["```sh", *commands, "```", "", _paragraph(line + noted), ""]
+
+
+def _section(table: Table, figures: Figures) -> list[str]:
+    lines = [f"## {table.title}", "", _paragraph(table.text), ""]
+    if not _labels(table, figures):
         return [*lines, f"Not measured yet: `navi results measure {table.id}`.", ""]
-    labels = list(dict.fromkeys(name.split("/", 1)[1].rpartition("/")[0] for name in found))
-    for column in table.columns:
-        if column.key == table.chart:
-            points = [
-                (label, one.value, one.low, one.high)
-                for label in labels
-                if (one := found.get(f"{table.id}/{label}/{column.key}", (None,))[0])
-            ]
-            chart = interval_chart(points, label=f"{column.title} ({column.unit})")
-            lines += [f'<figure markdown="0">{chart}</figure>', ""]
-    titles = [column.title for column in table.columns]
-    lines += ["| " + " | ".join(["", *titles]) + " |", "|" + "---|" * (len(titles) + 1)]
-    for label in labels:
-        cells = [
-            _text(found[key][0] if (key := f"{table.id}/{label}/{column.key}") in found else None, column.unit)
-            for column in table.columns
+    lines += [f"![{table.title}](charts/{table.id}.svg)", ""] if table.chart else []
+    lines.append("| " + " | ".join(["", *(_titled(column.title, column.unit) for column in table.columns)]) + " |")
+    lines.append("|" + "---|" * (len(table.columns) + 1))
+    columns = [_cells(table, figures, column.key) for column in table.columns]
+    lines += ["| " + " | ".join([cells[0][0], *(_text(one) for _, one in cells)]) + " |" for cells in zip(*columns)]
+    return [*lines, "", *_source(table, figures)]
+
+
+def _anchor(table: Table) -> str:
+    return "-".join("".join(one for one in table.title.lower() if one.isalnum() or one in " -").split())
+
+
+def _chart(table: Table, figures: Figures) -> str:
+    column = next(column for column in table.columns if column.key == table.chart)
+    points = [(label, one.value, one.low, one.high) for label, one in _cells(table, figures, table.chart) if one]
+    return standalone_chart(interval_chart(points, label=_titled(column.title, column.unit))) + "\n"
+
+
+def files() -> dict[str, str]:
+    """Return the generated files of docs/results: path in the folder → text."""
+    figures, tables = published_figures(), list(declared_tables().values())
+    charts = [table for table in tables if table.chart and _labels(table, figures)]
+    index = [_INDEX]
+    for table in charts:
+        index += [f"## {table.title}", "", _paragraph(f"{table.text.strip().split('. ')[0].rstrip('.')}."), ""]
+        index += [f"![{table.title}](charts/{table.id}.svg)", ""]
+        index += [f"[Table and command]({table.page}.md#{_anchor(table)})", ""]
+    pages = {"index": index}
+    for name, (title, readers) in PAGES.items():
+        sections = (_section(table, figures) for table in tables if table.page == name)
+        pages[name] = [
+            f"# {title}",
+            "",
+            f"This page is for {readers}.",
+            _VERIFY,
+            *(line for s in sections for line in s),
         ]
-        lines.append("| " + " | ".join([label, *cells]) + " |")
-    rows = [row for _, row in found.values()]
-    dates = sorted({row["date"] for row in rows})
-    lines += [
-        "",
-        f"`{rows[0]['command']}` · about {table.minutes:g} min · {' to '.join(dict.fromkeys((dates[0], dates[-1])))} · "
-        f"revision {', '.join(sorted({row['revision'][:12] for row in rows}))} · {rows[0]['machine']}",
-        "",
-    ]
-    return lines
+    found = {f"{name}.md": "\n".join(lines).rstrip() + "\n" for name, lines in pages.items()}
+    return found | {f"charts/{table.id}.svg": _chart(table, figures) for table in charts}
 
 
-def pages() -> dict[str, str]:
-    """Return the generated page of measured figures: path in the site → Markdown."""
-    figures = published_figures()
-    lines = [
-        "# Measured figures",
-        "",
-        "This page is for readers who want to check a figure. Each table comes from one command, which prints JSON.",
-        "`navi verify results --sample 10` measures ten figures again, drawn by the hash of the commit. It fails if",
-        "one no longer holds within its interval.",
-        "",
-    ]
-    for table in declared_tables().values():
-        lines += _section(table, figures)
-    return {"results/figures.md": "\n".join(lines)}
+def main() -> None:
+    """Write the files, and remove charts that no table has."""
+    made = files()
+    (FOLDER / "charts").mkdir(exist_ok=True)
+    for file in FOLDER.glob("charts/*.svg"):
+        if f"charts/{file.name}" not in made:
+            file.unlink()
+    for name, text in made.items():
+        (FOLDER / name).write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -12,8 +12,6 @@ SENTENCE_WORDS, MEAN_WORDS, CELL_WORDS = 35, 18, 30
 LINE_CHARACTERS, PAGE_LINES, COLUMNS = 120, 250, 6
 RIDDLES = ("What", "Who", "Whether", "How", "Why", "Which", "Where", "When")
 """First words of headings that name neither a task nor a thing."""
-EXEMPT = {"docs/results/results.md"}
-"""Pages that do not pass yet. A page that passes leaves this list; no page joins it."""
 _FENCE = re.compile(r"^( *)```.*?^\1```[^\n]*$", re.S | re.M)
 _ITEM = re.compile(r"\s*([-*]|\d+\.)\s+")
 
@@ -95,27 +93,16 @@ def faults(text: str) -> list[str]:
     return found
 
 
-def main(arguments: list[str]) -> int:
-    """Check the pages; `--all` prints the faults of exempt pages, too."""
-    names = {str(page.relative_to(ROOT)): page for page in pages()}
-    wrong = EXEMPT - set(names)
-    for name in sorted(wrong):
-        print(f"{name}: there is no such page; remove it from EXEMPT")  # noqa: T201
-    passed = 0
-    for name, page in names.items():
-        found = faults(page.read_text("utf-8"))
-        passed += not found
-        if name in EXEMPT and not found:
-            found, wrong = ["passes; remove it from EXEMPT in docs/site/style.py"], wrong | {name}
-        elif name in EXEMPT:
-            found = found if "--all" in arguments else []
-        elif found:
-            wrong |= {name}
-        for fault in found:
+def main() -> int:
+    """Check the pages, and print each fault in a line."""
+    found = {str(page.relative_to(ROOT)): faults(page.read_text("utf-8")) for page in pages()}
+    for name, each in found.items():
+        for fault in each:
             print(f"{name}: {fault}")  # noqa: T201
-    print(f"style: {passed} of {len(names)} pages pass, {len(EXEMPT)} are exempt")  # noqa: T201
-    return int(bool(wrong))
+    passed = sum(not each for each in found.values())
+    print(f"style: {passed} of {len(found)} pages pass")  # noqa: T201
+    return int(passed < len(found))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

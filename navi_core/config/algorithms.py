@@ -132,7 +132,7 @@ class PPOConfig(RolloutConfig):
     """Most that a Gaussian policy's standard deviations may be after an update; None: as learned.
 
     With a schedule that falls, the policy that is learned comes close to its own mean, which is what evaluation and
-    service fly. What too small deviations do is in docs/results/results.md, "Training on large floors"."""
+    service fly. What too small deviations do is in docs/results/history.md, "Recovery of stuck drones"."""
     value_coefficient: float = Field(0.5, ge=0)
     """Weight of the value loss."""
     value_clip: float | None = Field(None, gt=0)

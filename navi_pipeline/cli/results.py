@@ -50,7 +50,7 @@ def export_figures(
     from navi_pipeline.lib.reports.published import export
 
     typer.echo(f"{export(home)} figures in docs/results/figures.csv")
-    print_next("make docs")
+    print_next("python docs/site/results_pages.py")
 
 
 def verify_results(

@@ -24,7 +24,7 @@ _FLIGHTS: dict[str, dict[str, Any]] = {
 
 With the noise that finds new floor, 0.6 of full speed, flights in training rarely stop at a goal, and it is learned
 slowly; on large floors many do not find the way to a goal without a map; and a flight now and then pushes against a
-wall to its end (docs/results/results.md, "Point goals")."""
+wall to its end."""
 
 Preset = Annotated[
     str | None,

@@ -23,11 +23,11 @@ from navi_pipeline.lib.warehouse.reader import records
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 
 BENCHMARK = "published"
-COLUMNS = ("figure", "value", "low", "high", "n", "unit", "command", "revision", "machine", "date")
-"""Columns of the exported file."""
+COLUMNS = ("figure", "value", "low", "high", "n", "unit", "command", "revision", "machine", "date", "origin")
+"""Columns of the exported file. Origin: `measured` by `navi results measure`, or `noted` in the notes of the run."""
 _LATEST = """
 -- The newest run of each table, whole: rows that its command no longer gives are not published.
-select cell as figure, value, unit, revision, hardware as machine, recorded_at::date as date,
+select cell as figure, value, unit, 'measured' as origin, revision, hardware as machine, recorded_at::date as date,
     json_extract(parameters, '$.low')::double as low, json_extract(parameters, '$.high')::double as high,
     json_extract(parameters, '$.n')::bigint as n, json_extract_string(parameters, '$.command') as command
 from benchmarks where benchmark = 'published'
@@ -59,13 +59,16 @@ class Table(BaseModel):
 
     id: str = Field(pattern=r"^[a-z0-9-]+$")
     title: str
+    page: str = Field("engine", description="Page of the results that shows it.")
     text: str = Field(description="A paragraph: what is measured, beside which peer.")
     command: str = Field(description="Arguments of `navi`; the command prints JSON.")
+    before: tuple[str, ...] = Field((), description="Arguments of the commands that make what it measures, if any.")
     minutes: float = Field(gt=0, description="Time of the command on two cores (min).")
     rows: str = Field("rows", description="Path of the list of rows in the output, by dots.")
     label: tuple[str, ...] = Field(description="Keys that name a row together.")
+    order: tuple[str, ...] = Field((), description="Order of the rows; others follow.")
     columns: tuple[Column, ...] = Field(min_length=1, max_length=5)
-    chart: str | None = Field(None, description="Key of the column that is drawn as bars.")
+    chart: str | None = Field(None, description="Key of the column that is drawn, here and on the first page.")
 
 
 class Measured(BaseModel):
@@ -129,8 +132,8 @@ def figures_of(table: Table, document: Any) -> dict[str, Measured]:  # noqa: ANN
         for row in rows:
             label = ", ".join(str(row[key]) for key in table.label)
             for column in table.columns:
-                if row[column.key] is None:
-                    continue  # a peer without this measurement
+                if row[column.key] is None or row[column.key] != row[column.key]:
+                    continue  # a peer without this measurement: null or NaN
                 ends = (None if key is None else row[key] * column.scale for key in (column.low, column.high))
                 n = row[column.n] if isinstance(column.n, str) else column.n
                 value = Measured(value=row[column.key] * column.scale, low=next(ends), high=next(ends), n=n)
@@ -144,8 +147,11 @@ def measure(table: Table) -> dict[str, Measured]:
     """Run the command of a table and return its figures.
 
     Raises:
+        ConfigError: Other commands have to run first.
         RunError: The command fails, or its output lacks a figure.
     """
+    if table.before:
+        raise ConfigError(f"table {table.id} needs {len(table.before)} commands before its own; its page lists them")
     words = [sys.executable, "-m", "navi_core.cli.main", *shlex.split(table.command)]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
@@ -157,7 +163,7 @@ def measure(table: Table) -> dict[str, Measured]:
 
 
 def publish(names: Sequence[str], report: Callable[[str], None]) -> dict[str, Measured]:
-    """Measure tables, all by default, and record their figures in the warehouse, table by table.
+    """Measure tables, by default each that one command gives, and record their figures in the warehouse.
 
     Raises:
         ConfigError: There is no table of a name.
@@ -167,7 +173,7 @@ def publish(names: Sequence[str], report: Callable[[str], None]) -> dict[str, Me
     if unknown := [name for name in names if name not in tables]:
         raise ConfigError(f"no table {as_argument(unknown[0])}{did_you_mean(unknown[0], tables)}")
     everything: dict[str, Measured] = {}
-    for table in [tables[name] for name in names] or tables.values():
+    for table in [tables[name] for name in names] or [table for table in tables.values() if not table.before]:
         report(f"{table.id}: navi {table.command} (about {table.minutes:g} min)")
         found = measure(table)
         units = {column.key: column.unit for column in table.columns}
@@ -229,7 +235,7 @@ def drawn(names: Sequence[str], sample: int, revision: str) -> list[str]:
 
 
 def verify(sample: int, report: Callable[[str], None], most_minutes: float | None = None) -> list[dict[str, Any]]:
-    """Measure a sample of the published figures again.
+    """Measure a sample of the published figures again. Figures of origin `noted` are never drawn.
 
     Args:
         sample: Number of figures.
@@ -248,7 +254,12 @@ def verify(sample: int, report: Callable[[str], None], most_minutes: float | Non
         table_of = {name: tables[name.partition("/")[0]] for name in published}
     except KeyError as error:
         raise RecordError(f"table {error} is published, but not declared; run `navi results export`") from None
-    names = [name for name in published if most_minutes is None or table_of[name].minutes <= most_minutes]
+    names = [
+        name
+        for name, (_, row) in published.items()
+        if row["origin"] == "measured" and (most_minutes is None or table_of[name].minutes <= most_minutes)
+    ]
+    report(f"{len(names)} of {len(published)} figures can be drawn; the others are noted, or take longer")
     if not names:
         raise RecordError("no figure is published; run `navi results measure`, then `navi results export`")
     chosen = drawn(names, sample, row_context()["revision"] or "")

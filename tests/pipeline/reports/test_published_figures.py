@@ -79,6 +79,18 @@ def test_dropped_rows_and_columns_are_not_published(folder, monkeypatch):
         verify(1, lambda _: None)
 
 
+def test_noted_figures_stay_through_an_export_and_are_never_drawn(folder):
+    row = "advantages/noted run/error,1e-08,,,,,navi bench gae,abc,machine,2026-11-01,noted\n"
+    (folder / "figures.csv").write_text(",".join(published.COLUMNS) + "\n" + row)
+    assert export() == 1 and (folder / "figures.csv").read_text().endswith(row)
+    with pytest.raises(RecordError, match="no figure is published"):
+        verify(1, lambda _: None)
+    (folder / "figures.yaml").write_text(DECLARED + "  before: [demo]\n")
+    assert publish([], lambda _: None) == {}
+    with pytest.raises(ConfigError, match="needs 1 commands before its own"):
+        publish(["advantages"], lambda _: None)
+
+
 def test_sample_depends_on_the_revision_alone():
     names = [f"t/{number}/v" for number in range(50)]
     assert drawn(names, 10, "abc") == drawn(names[::-1], 10, "abc") != drawn(names, 10, "abd")
