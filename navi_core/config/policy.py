@@ -63,6 +63,8 @@ class PolicyConfig(Config):
     recovery: bool = False
     """Flights by the typical action that do not come from the spot are disturbed until they are free, in evaluation and
     in service; training and sampled flights come free by themselves and are left alone."""
+    shield: bool = Field(False, exclude_if=lambda shield: not shield)
+    """Slow commands towards cells that the own map does not know to be free, in training, evaluation and service."""
     goal: bool = False
     """The auxiliary input also holds the relative goal (point-goal flight)."""
     depth_shift: float = 0.2
@@ -127,6 +129,8 @@ class PolicyConfig(Config):
     def _fits_together(self) -> Self:
         if self.goal and self.aux == "off":
             raise ConfigError("policy.goal needs the auxiliary input, which policy.aux off leaves out")
+        if self.shield and not self.place_memory:
+            raise ConfigError("policy.shield reads the occupancy map; set policy.place_memory, too")
         if self.place_memory and self.aux == "off":
             raise ConfigError("policy.place_memory needs the auxiliary input, which policy.aux off leaves out")
         if self.separate_value and self.stop_value_gradient:

@@ -288,20 +288,24 @@ def draw(
 
 @numba.njit(cache=True)
 def blocked_cells(
-    marks: Bytes, pose: Floats, cell: float, radius: float
+    marks: Bytes, pose: Floats, reach: Floats, cell: float, radius: float
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """Collect the centres of the cells near each row that are walls, hits or not known to be free.
+    """Collect the cells near each row that are walls, hits or not known to be free, as points.
+
+    Of a hit it is the point nearest to the row, as a surface may lie anywhere in its cell; also of a wall where the
+    scan does not measure its azimuth. Where it does, a wall counts by its centre, and an unknown cell not at all.
 
     Args:
         marks: (B, G, G) marks, x first.
         pose: (B, 4) x, y, z [m] from the middle of the map, and yaw [rad].
+        reach: (B, Az) horizontal range of the level rays [m]; 0 for unknown ones.
         cell: Edge of a cell [m].
         radius: Distance from the row up to which cells count [m].
 
     Returns:
         (B, N, 3) points in the drone's frame at its height [m], and a (B, N) mask of those that are there.
     """
-    size, around = marks.shape[1], math.ceil(radius / cell)
+    size, around, bins = marks.shape[1], math.ceil(radius / cell), reach.shape[1]
     edge = 2 * around + 1
     points = np.zeros((marks.shape[0], edge * edge, 3), np.float32)
     there = np.zeros((marks.shape[0], edge * edge), np.bool_)
@@ -313,7 +317,17 @@ def blocked_cells(
                 inside = 0 <= i < size and 0 <= k < size
                 if inside and marks[b, i, k] & (FREE | WALL | HIT) == FREE:
                     continue
-                x, z = (i + 0.5 - px) * cell, (k + 0.5 - pz) * cell
+                mark = marks[b, i, k] if inside else 0
+                x, z = i + 0.5 - px, k + 0.5 - pz
+                bin = math.floor(math.atan2(x * cos - z * sin, -x * sin - z * cos) / (2.0 * math.pi) * bins)
+                measured = reach[b, bin % bins] > 0.0 and reach[b, (bin + 1) % bins] > 0.0
+                if measured and mark & (WALL | HIT) == 0:
+                    continue
+                if mark & HIT or (mark & WALL and not measured):
+                    x, z = math.copysign(max(abs(x) - 0.5, 0.0), x), math.copysign(max(abs(z) - 0.5, 0.0), z)
+                    if x == 0.0 and z == 0.0:
+                        continue
+                x, z = x * cell, z * cell
                 if x * x + z * z <= radius * radius:
                     points[b, count, 0], points[b, count, 2] = x * cos - z * sin, x * sin + z * cos
                     there[b, count] = True

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from navi_core.config.policy import AHEAD, MOVED
-from navi_core.pilots.map_pilot import SHIELD, steer
+from navi_core.pilots.map_pilot import steer
 from navi_core.pilots.pilot import (
     Pilot,
     PilotSettings,
     front_share,
     moved_scan,
     read_scan,
-    with_blocked_cells,
 )
 from navi_core.pilots.reactive import ForwardPlusPilot
+from navi_core.pilots.shield import Shield
 from navi_core.world.occupancy_memory import OccupancyMemory
 from navi_core.world.reckoning import Trajectory
 
@@ -87,6 +87,7 @@ class CompassPilot(Pilot):
                 oldest=self.oldest,
                 cell=self.cell,
                 stride=1,
+                bumps=self.limited,
             )
         begins, self._begins = self._begins, torch.zeros_like(self._begins)
         if self._odometry is not None:
@@ -110,8 +111,6 @@ class CompassPilot(Pilot):
             taken = self._trajectory.follow_all(self._odometry, (self._step == 0).cpu().numpy(), self._scan_age)
             scan = moved_scan(scan, taken, self._odometry)
             limiter = front_share(scan, d)
-        if self.limited:
-            scan = with_blocked_cells(scan, memory.marks, memory.pose, self.cell, SHIELD)
         bearing, there_is_way = features[:, _BEARING : _BEARING + 2], features[:, -MOVED - 1] > 0.0
         active = there_is_way & (np.abs(bearing).sum(axis=1) > 0.0)
         target = _FAR * np.stack([bearing[:, 1], -bearing[:, 0]], axis=1)
@@ -121,10 +120,14 @@ class CompassPilot(Pilot):
         target = np.where(active[:, None], target, ahead)
         actions = np.zeros((len(features), 4), np.float32)
         steer(
-            target, np.zeros(len(features)), active | (wander[:, 0] > 0.0), memory.velocity, scan.points, scan.valid,
-            limiter, self._limits, 1.0, d.radius + self.margin, d.steps_per_decision, d.substep, d.response,
-            actions,
+            target, np.zeros(len(features)), active | (wander[:, 0] > 0.0), memory.velocity, scan.points,
+            scan.valid & (not self.limited), limiter, self._limits, 1.0, d.radius + self.margin, d.steps_per_decision,
+            d.substep, d.response, actions,
         )  # fmt: skip
         actions[:, 3] = np.where(active, actions[:, 3], wander[:, 3])
         self._action = torch.from_numpy(actions).to(obs.device)
+        if self.limited:
+            age = None if self._scan_age is None else torch.from_numpy(self._scan_age)
+            shield = Shield(memory, d, self.max_distance, self.cell, self.margin)
+            self._action = shield.apply(self._action, obs, age)
         return self._action

@@ -20,8 +20,9 @@ from navi_core.pilots.pilot import Pilot, PilotSettings, Scan, front_share, move
 from navi_core.world.dynamics import front_distance, limiter_bins
 from navi_core.world.reckoning import Trajectory, integrate, respond
 
-_SPEEDS = np.array([1.0, 0.75, 0.5, 0.3, 0.15, 0.06])
-_DETOURS = np.array([0.0, 0.6, -0.6, 1.2, -1.2, 1.9, -1.9])
+SPEEDS = np.array([1.0, 0.75, 0.5, 0.3, 0.15, 0.06])
+"""Shares of the wanted speed that steering tries."""
+DETOURS = np.array([0.0, 0.6, -0.6, 1.2, -1.2, 1.9, -1.9])
 """Deviations from the wanted direction that steering tries [rad]."""
 _LOOK_AROUND = 0.6
 """Yaw command of a pilot with a limited sensor that knows no way."""
@@ -121,14 +122,14 @@ def steer(
         wanted = min(cruise * speeds[0], distance / period)
         best_share, best_gap = -1.0, -1.0
         af = av = al = 0.0
-        for d in range(_DETOURS.shape[0]):
+        for d in range(DETOURS.shape[0]):
             # The nose turns during the decision; aim for its mean heading.
-            angle = bearing + _DETOURS[d] - 0.55 * turn * speeds[3] * period
+            angle = bearing + DETOURS[d] - 0.55 * turn * speeds[3] * period
             f, s = math.cos(angle) * wanted, -math.sin(angle) * wanted
             scale = max(1.0, abs(f) / speeds[0], abs(s) / speeds[2])
             f, s = f / scale / speeds[0], s / scale / speeds[2]
-            for n in range(_SPEEDS.shape[0]):
-                share = _SPEEDS[n]
+            for n in range(SPEEDS.shape[0]):
+                share = SPEEDS[n]
                 if share <= best_share:
                     break
                 command[0] = f * share * speeds[0] * limit[b]

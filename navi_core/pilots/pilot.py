@@ -273,7 +273,7 @@ class Scan:
 
 
 def moved_scan(scan: Scan, before: npt.NDArray[np.float64], now: npt.NDArray[np.float64]) -> Scan:
-    """Return a late scan with its points in the present frame of the drone; its level ranges stay as they were taken.
+    """Return a late scan with its points in the present frame of the drone; where that moved, level ranges are unknown.
 
     Args:
         scan: The scan.
@@ -288,13 +288,16 @@ def moved_scan(scan: Scan, before: npt.NDArray[np.float64], now: npt.NDArray[np.
     back = gap[:, 0] * np.sin(face) + gap[:, 2] * np.cos(face)
     points = np.stack([x * cos + z * sin + right[:, None], y + gap[:, 1:2], z * cos - x * sin + back[:, None]], axis=2)
     points = points.astype(np.float32)
-    return replace(scan, points=points, depth=np.linalg.norm(points, axis=2))
+    reach = np.where((before == now).all(axis=1)[:, None], scan.reach, 0.0)
+    return replace(scan, points=points, depth=np.linalg.norm(points, axis=2), reach=reach)
 
 
 def with_blocked_cells(
     scan: Scan, marks: npt.NDArray[np.uint8], pose: npt.NDArray[np.float64], cell: float, radius: float
 ) -> Scan:
-    """Return a scan with a point for each cell nearby that is not known to be free, at the height of the drone.
+    """Return a scan with a point for each cell nearby that is not known to be free, at the drone's height.
+
+    Unknown cells count where the scan's level rays are unknown, too.
 
     Args:
         scan: The scan.
@@ -303,7 +306,7 @@ def with_blocked_cells(
         cell: Edge of a cell [m].
         radius: Distance up to which cells count [m].
     """
-    points, valid = blocked_cells(marks, pose, cell, radius)
+    points, valid = blocked_cells(marks, pose, scan.reach, cell, radius)
     return replace(
         scan, points=np.concatenate([scan.points, points], axis=1), valid=np.concatenate([scan.valid, valid], axis=1)
     )

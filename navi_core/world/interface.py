@@ -145,6 +145,11 @@ class Environment(abc.ABC):
         """Return the current goals (B, 4) in the drones' frames, as `world.goals.relative_goal`; None without goals."""
         return None
 
+    @property
+    def scan_age(self) -> torch.Tensor | None:
+        """(B,) int64 ages of the latest observations [decisions]; None for present ones."""
+        return None
+
     def _lacks(self, name: str) -> ConfigError:
         return ConfigError(f"environment {type(self).__name__} has no {name}()")
 
@@ -191,3 +196,8 @@ class EnvironmentWrapper(Environment):
     def relative_goals(self) -> torch.Tensor | None:
         """Return the current goals (B, 4) in the drones' frames; None without goals."""
         return self.env.relative_goals()
+
+    @property
+    def scan_age(self) -> torch.Tensor | None:
+        """(B,) ages of the latest observations [decisions]; None for present ones."""
+        return self.env.scan_age

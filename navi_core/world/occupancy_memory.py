@@ -19,7 +19,7 @@ from navi_core.config import DynamicsConfig, EnvConfig
 from navi_core.config.policy import MOVED, OCCUPANCY_INPUTS
 from navi_core.errors import ConfigError
 from navi_core.mapping.frontier_features import frontier_features
-from navi_core.mapping.occupancy_map import draw, read_levels
+from navi_core.mapping.occupancy_map import HIT, draw, read_levels
 from navi_core.world.dynamics import limiter_bins
 from navi_core.world.reckoning import Trajectory, reckon
 
@@ -38,6 +38,11 @@ _STOREY = 1.5
 """Height difference to the map at which a new map (storey) begins [m]."""
 _JUMP = 2.0
 """Limit of the motion features along one axis, in a decision's maximum; larger jumps of a pose are clipped."""
+
+_STILL = 0.01
+"""Motion of a decision, as a share of its maximum, below which a drone has not moved."""
+_PUSHED = 0.2
+"""Commanded speed from which a drone that does not move has bumped [m/s]."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -60,6 +65,7 @@ class OccupancyMemory:
             it was taken from. For given poses alone.
         cell: Edge of a cell [m]; the map's edge stays 64 m.
         stride: Cells for one of `config.policy.AHEAD`; by default the waypoints of the bearings stay in place.
+        bumps: Mark a hit where a command did not move the drone; see `executed`. For given poses alone.
     """
 
     def __init__(
@@ -73,9 +79,11 @@ class OccupancyMemory:
         cell: float = CELL,
         stride: int | None = None,
         oldest: int = 0,
+        bumps: bool = False,
     ) -> None:
         self.rows, self._shape, self._dynamics = rows, (3, azimuth_bins, elevation_bins), dynamics
-        self._oldest = oldest
+        self._oldest, self._bumps = oldest, bumps
+        self._command = np.zeros((rows, 4))
         self._cell, self._size, self._stride = cell, round(SIZE * CELL / cell), stride or max(1, round(CELL / cell))
         self._trajectory = Trajectory(rows, oldest)
         angle = np.abs(np.linspace(math.pi / 2, -math.pi / 2, elevation_bins))
@@ -108,11 +116,11 @@ class OccupancyMemory:
         self._goal = np.full((rows, 2), np.nan)
 
     @classmethod
-    def of_env(cls, env: EnvConfig, rows: int, cell: float = CELL) -> OccupancyMemory:
+    def of_env(cls, env: EnvConfig, rows: int, cell: float = CELL, *, bumps: bool = False) -> OccupancyMemory:
         """Build the occupancy memory for the rows of an environment."""
         return cls(
             rows, env.azimuth_bins, env.elevation_bins, env.dynamics, env.max_distance, oldest=env.sensor.oldest,
-            cell=cell,
+            cell=cell, bumps=bumps,
         )  # fmt: skip
 
     def begin(
@@ -130,7 +138,7 @@ class OccupancyMemory:
             (n, OCCUPANCY_INPUTS) features, see `mapping.frontier_features`.
         """
         chosen = self._all if rows is None else rows.cpu().numpy()
-        for array in (self.marks, self.pose, self._origin, self.velocity):
+        for array in (self.marks, self.pose, self._origin, self.velocity, self._command):
             array[chosen] = 0
         self._out[chosen, -MOVED:] = 0.0
         self._box[chosen] = self._size // 2
@@ -200,8 +208,28 @@ class OccupancyMemory:
         self.pose[chosen, :3] = here[:, :3] - self._origin[chosen]
         self.pose[chosen, 3] = here[:, 3]
         self._move(chosen, start)
+        if self._bumps:
+            self._mark_bumps(chosen)
         self._aim(chosen, goal)
         return self._features(chosen, obs.device, drawn=late)
+
+    def executed(self, actions: npt.NDArray[np.float32], rows: npt.NDArray[np.int64]) -> None:
+        """Record the actions (n, 4) of some rows, in [−1, 1], to find commands that did not move the drone."""
+        self._command[rows] = actions * self._limits
+
+    def _mark_bumps(self, chosen: npt.NDArray[np.int64]) -> None:
+        """Mark a hit beside rows that stood still, in the direction of their command."""
+        command, d = self._command[chosen], self._dynamics
+        wanted = np.hypot(command[:, 0], command[:, 2]) * self.limiter()[chosen]
+        still = np.abs(self._out[chosen, -MOVED:]).sum(axis=1) < _STILL
+        for row, (ahead, _, right, _) in zip(chosen[still & (wanted > _PUSHED)], command[still & (wanted > _PUSHED)]):
+            sin, cos = math.sin(self.pose[row, 3]), math.cos(self.pose[row, 3])
+            away = (d.radius + 0.5 * self._cell) / math.hypot(ahead, right)
+            x = self.pose[row, 0] + (right * cos - ahead * sin) * away
+            z = self.pose[row, 2] - (right * sin + ahead * cos) * away
+            i, k = (math.floor(v / self._cell + self._size / 2) for v in (x, z))
+            if 0 <= i < self._size and 0 <= k < self._size:
+                self.marks[row, i, k] |= HIT
 
     def look(
         self,
@@ -239,6 +267,16 @@ class OccupancyMemory:
                 features[there] = update(obs[there], rows=which[some], pose=pose[some.to(pose.device)], **given)
         return features
 
+    def scan_poses(self, age: Tensor, rows: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+        """Return the poses (n, 4) from which scans of given ages (n,) of some rows were taken, and the present ones."""
+        poses = self._trajectory.poses
+        return poses[rows, age.cpu().numpy()], poses[rows, 0]
+
+    def moved(self, rows: npt.NDArray[np.int64]) -> Floats:
+        """Return the level velocities (n, 4) of some rows by the motion of their last decision, as shares of limits."""
+        ahead, right, turn = np.moveaxis(self._out[rows, -MOVED:].astype(np.float64), 1, 0)
+        return np.stack([ahead, np.zeros(len(rows)), right, turn], axis=1)
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return the maps and poses of all rows as tensors that share memory with them."""
         return {name: torch.from_numpy(array) for name, array in self._kept().items()}
@@ -273,7 +311,8 @@ class OccupancyMemory:
             "clearance": self._clearance,
             "box": self._box,
         }
-        return kept | {"trajectory": self._trajectory.poses} if self._oldest else kept
+        kept |= {"trajectory": self._trajectory.poses} if self._oldest else {}
+        return kept | {"command": self._command} if self._bumps else kept
 
     def _look(self, obs: Tensor, chosen: npt.NDArray[np.int64]) -> None:
         if tuple(obs.shape) != (len(chosen), *self._shape):

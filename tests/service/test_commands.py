@@ -36,7 +36,7 @@ def test_commands_receive_resets_and_velocities(stage) -> None:
     action = torch.tensor([[1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.5]])
     for reset in ([True, True], [False, True], [False, False]):
         before = [session.velocity.clone() for session in group]
-        command, proposal = commands.of(group, obs, torch.tensor(reset), action)
+        command, proposal = commands.of(group, obs, torch.tensor(reset), action, table)
         assert torch.equal(command, proposal.command)
         for row, session in enumerate(group):
             assert torch.equal(session.velocity_before, before[row])

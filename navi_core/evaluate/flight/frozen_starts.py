@@ -20,6 +20,7 @@ from navi_core.evaluate.flight.course import Start
 from navi_core.pilots import Pilot, Pose
 from navi_core.pilots.pilot import draw_normal
 from navi_core.pilots.reactive import Recovery
+from navi_core.pilots.shield import Shield
 from navi_core.policy import NavigationPolicy, RewardShaper
 from navi_core.world.dynamics import Dynamics, linear_speed
 from navi_core.world.field import Field
@@ -272,8 +273,12 @@ class PolicyFlyer:
         if self._policy.config.place_memory:
             self._places = OccupancyMemory(
                 rows, self.azimuth_bins, self.elevation_bins, self._config.dynamics, self.max_distance,
-                oldest=self._config.sensor.oldest, cell=self._policy.config.map_cell,
+                oldest=self._config.sensor.oldest, cell=self._policy.config.map_cell, bumps=self._policy.config.shield,
             )  # fmt: skip
+        self._shield = None
+        if self._places is not None and self._policy.config.shield:
+            cell = self._policy.config.map_cell
+            self._shield = Shield(self._places, self._config.dynamics, self.max_distance, cell)
         self._recovery, self.recovering = None, None
         recovers = self._policy.config.recovery if self._config.recovery is None else self._config.recovery
         if recovers and self._config.deterministic:
@@ -313,6 +318,8 @@ class PolicyFlyer:
         action = out.action.to(torch.float32).cpu()
         if self._recovery is not None:
             action = self._recovery.act(action, here, self._reset.cpu(), self._keys, self._step)
+        if self._shield is not None:
+            action = self._shield.apply(action, obs, pose.scan_age)
         self._state = out.state
         self._reset = torch.zeros_like(self._reset)
         self._step = self._step + 1

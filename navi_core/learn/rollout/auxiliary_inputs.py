@@ -7,6 +7,7 @@ from torch import Tensor
 
 from navi_core.config import TrainConfig
 from navi_core.config.policy import OCCUPANCY_INPUTS
+from navi_core.pilots.shield import Shield
 from navi_core.policy.navigation_policy import AUX_INPUTS
 from navi_core.record import StageTimer
 from navi_core.world.interface import Environment, StepBatch, StepInfo
@@ -33,8 +34,13 @@ class AuxiliaryInputs:
         self.env, self.device = env, device
         self.rows = env.num_envs
         cell = config.policy.map_cell
-        self.memory = OccupancyMemory.of_env(config.env, self.rows, cell) if config.policy.place_memory else None
+        self.memory = None
+        if config.policy.place_memory:
+            self.memory = OccupancyMemory.of_env(config.env, self.rows, cell, bumps=config.policy.shield)
         """Occupancy maps of the rows' flights, for a policy with an occupancy memory."""
+        self._shield = None
+        if self.memory is not None and config.policy.shield:
+            self._shield = Shield(self.memory, config.env.dynamics, config.env.max_distance, cell)
         step = torch.zeros((self.rows, AUX_INPUTS), device=device)
         features = None if self.memory is None else self._begin_maps(obs, torch.arange(self.rows))
         public = _joined(step, features, self._goals())
@@ -53,6 +59,10 @@ class AuxiliaryInputs:
             goal, age = batch.info.get("goal"), batch.info.get("scan_age")
             features = self.memory.follow(seen, pose, torch.arange(self.rows), goal, age)
             return features.to(self.device)
+
+    def shielded(self, action: Tensor, obs: Tensor) -> Tensor:
+        """Return the actions (B, 4) that are flown: those of the policy, slowed by its shield if it has one."""
+        return action if self._shield is None else self._shield.apply(action, obs, self.env.scan_age)
 
     def privileged(self, info: StepInfo) -> Tensor | None:
         """Compute the critic's privileged inputs (B, 3) after a step, before any reset; None for a critic without.

@@ -166,7 +166,7 @@ class Collector:
         with timer("forward"):
             out = self._act(obs, self.aux, self.state, self.reset, noise)
         with timer("environment_step"):
-            batch = self._fly(out.action)
+            batch = self._fly(self.auxiliary.shielded(out.action, self.obs))
         reward, terminated, truncated = (
             x.to(self.device, non_blocking=True) for x in (batch.reward, batch.terminated, batch.truncated)
         )

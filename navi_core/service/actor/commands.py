@@ -16,7 +16,7 @@ from navi_core.errors import WireError
 from navi_core.pilots.reactive import Recovery
 from navi_core.service.gate import ActionChoice, DroneState, RolloutGate, choose_action
 from navi_core.service.policies.served_model import ServedModel
-from navi_core.service.policies.sessions import Session, draw_keys
+from navi_core.service.policies.sessions import Session, SessionTable, draw_keys
 from navi_core.service.server import ServiceMetrics
 from navi_core.service.wire import BatchStepRequest, Fault, Message, decode, encode
 from navi_core.service.wire.sockets import Socket
@@ -49,7 +49,7 @@ class Commands:
             self._recovery = Recovery(self._config.max_sessions, model.decision_hz, self._config.seed)
 
     def of(
-        self, group: Sequence[Session], obs: Tensor, reset: Tensor, action: Tensor
+        self, group: Sequence[Session], obs: Tensor, reset: Tensor, action: Tensor, table: SessionTable
     ) -> tuple[Tensor, ActionChoice | None]:
         """Return the (N, 4) commands for the policy's actions, and the gate's choice (None without a gate).
 
@@ -58,8 +58,9 @@ class Commands:
             obs: (N, 3, Az, El).
             reset: (N,) bool, an episode begins.
             action: (N, 4) from the policy.
+            table: Sessions of the drones, with their shield.
         """
-        command = self._recovered(group, reset, self._finite(group, action))
+        command = table.shielded(group, obs, self._recovered(group, reset, self._finite(group, action)))
         for session in group:
             session.velocity_before = session.velocity
         if self._gate is None:

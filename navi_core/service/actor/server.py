@@ -83,7 +83,7 @@ class ActorServer(Server):
         self._poller = poller_of(*peers)
         self.sessions = SessionTable(
             model.runner, c.max_sessions, model.shaper, model.curiosity, max_distance=model.max_distance,
-            decision_hz=model.decision_hz,
+            decision_hz=model.decision_hz, dynamics=model.dynamics,
         )  # fmt: skip
         self._commands = Commands(model, c, gate, self.metrics)
         self._goals = GoalTable(c.goal)
@@ -259,7 +259,7 @@ class ActorServer(Server):
             noise = draw_normal(self.config.seed, keys, torch.zeros_like(keys), step, axes=4)
         decision = runner.decide(obs, aux, state, reset, noise)
         seconds = time.perf_counter() - start
-        command, choice = self._commands.of(group, obs, reset, decision.action)
+        command, choice = self._commands.of(group, obs, reset, decision.action, self.sessions)
         self._send_actions(group, command.numpy().astype(np.float32, copy=False))
         # The drones fly meanwhile: what follows delays none of them.
         self.sessions.scatter(group, reset, decision.state, decision.latent)
@@ -323,7 +323,7 @@ class ActorServer(Server):
                 return
         kept = self.sessions.renew(
             model.runner, model.shaper, model.curiosity, max_distance=model.max_distance,
-            decision_hz=model.decision_hz,
+            decision_hz=model.decision_hz, dynamics=model.dynamics,
         )  # fmt: skip
         _LOG.info("%s takes over from %s; memory %s", model.name, self.model.name, "kept" if kept else "begins anew")
         self.model = model

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from navi_core.config import ActorConfig, EnvConfig, PolicyConfig, ShaperConfig
+from navi_core.config import ActorConfig, DynamicsConfig, EnvConfig, PolicyConfig, ShaperConfig
 from navi_core.errors import ConfigError, NaviError
 from navi_core.kernels.native.library import cpu_flags
 from navi_core.kernels.rays.cuda import cuda_device
@@ -213,6 +213,15 @@ class ServedModel:
         if self.checkpoint is not None:
             return self.checkpoint.decision_hz
         return float(self.runner.metadata.get("decision_hz", 10.0))
+
+    @property
+    def dynamics(self) -> DynamicsConfig:
+        """The drone of the training, by which a policy's shield foresees motions."""
+        if self.checkpoint is not None:
+            return self.checkpoint.train_config().env.dynamics
+        if self.runner.config.shield:
+            raise ConfigError(f"{self.name} has a shield, which needs the drone's dynamics; serve the checkpoint")
+        return DynamicsConfig()
 
     @property
     def curiosity(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from navi_core.config import DynamicsConfig, ShaperConfig
 from navi_core.config.world import MOST_SCAN_AGE
+from navi_core.pilots.shield import Shield
 from navi_core.policy import RewardShaper
 from navi_core.policy.cores.base import State
 from navi_core.service.policies.served_model import Runner
@@ -96,6 +97,7 @@ class SessionTable:
         shaper_state: Trained curiosity.
         max_distance: Range of the sensor in training, M [m].
         decision_hz: Decision rate in training [Hz].
+        dynamics: The drone, for a policy with a shield.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class SessionTable:
         *,
         max_distance: float = 100.0,
         decision_hz: float = 10.0,
+        dynamics: DynamicsConfig | None = None,
     ) -> None:
         self.capacity = capacity
         self._free = list(range(capacity - 1, -1, -1))
@@ -118,8 +121,9 @@ class SessionTable:
         self.aux = torch.zeros(capacity, 3)
         self._mapped = torch.zeros(capacity, dtype=torch.bool)
         self._occupancy: OccupancyMemory | None = None
-        self._sensor: tuple[int, int, float, float] | None = None
-        self.renew(runner, shaper, shaper_state, max_distance=max_distance, decision_hz=decision_hz)
+        self._shield: Shield | None = None
+        self._sensor: tuple[object, ...] | None = None
+        self.renew(runner, shaper, shaper_state, max_distance=max_distance, decision_hz=decision_hz, dynamics=dynamics)
 
     def __len__(self) -> int:
         return len(self._by_env)
@@ -182,12 +186,23 @@ class SessionTable:
             assert len(goals) == len(sessions)
             goal = relative_goal(here[:, :3], here[:, 3], torch.stack(goals))
         if self._occupancy is not None:
-            ages = torch.tensor([session.scan_age_seconds for session in sessions]) * self._decision_hz
-            age = ages.round().clamp(0, MOST_SCAN_AGE).to(torch.int64)
             begins = reset | ~self._mapped[slots]
-            inputs.append(self._occupancy.look(obs, here, begins, slots, goal, age if bool(age.any()) else None))
+            inputs.append(self._occupancy.look(obs, here, begins, slots, goal, self._scan_ages(sessions)))
             self._mapped[slots] = True
         return inputs if goal is None else [*inputs, goal]
+
+    def _scan_ages(self, sessions: list[Session]) -> Tensor | None:
+        """Return the ages (N,) of the drones' scans [decisions]; None where all are present ones."""
+        ages = torch.tensor([session.scan_age_seconds for session in sessions]) * self._decision_hz
+        age = ages.round().clamp(0, MOST_SCAN_AGE).to(torch.int64)
+        return age if bool(age.any()) else None
+
+    def shielded(self, sessions: Sequence[Session], obs: Tensor, action: Tensor) -> Tensor:
+        """Return the actions (N, 4) after the policy's shield; as they are for a policy without one."""
+        if self._shield is None:
+            return action
+        slots = torch.tensor([session.slot for session in sessions])
+        return self._shield.apply(action, obs, self._scan_ages(list(sessions)), slots)
 
     def scatter(self, sessions: list[Session], reset: Tensor, state: State, latent: Tensor) -> None:
         """Scatter the states after a decision back to the table, and compute the next auxiliary inputs.
@@ -217,6 +232,7 @@ class SessionTable:
         *,
         max_distance: float = 100.0,
         decision_hz: float = 10.0,
+        dynamics: DynamicsConfig | None = None,
     ) -> bool:
         """Reconfigure the table for another policy; return whether the recurrent states are kept.
 
@@ -227,15 +243,20 @@ class SessionTable:
         self._shaping, self._goals = (shaper, shaper_state or {}, config.width), config.goal
         self._decision_hz = decision_hz
         cell = config.map_cell
-        sensor = (config.azimuth_bins, config.elevation_bins, max_distance, cell) if config.place_memory else None
+        body = (dynamics or DynamicsConfig()) if config.shield else None
+        az, el = config.azimuth_bins, config.elevation_bins
+        sensor = (az, el, max_distance, cell, body) if config.place_memory else None
         if sensor != self._sensor:
-            self._sensor, self._occupancy = sensor, None
+            self._sensor, self._occupancy, self._shield = sensor, None, None
             self._mapped.zero_()
             if sensor is not None:
-                # Poses come over the wire: nothing is dead-reckoned, so the dynamics do not matter.
+                # Poses come over the wire: nothing is dead-reckoned, so without a shield the dynamics do not matter.
                 self._occupancy = OccupancyMemory(
-                    self.capacity, sensor[0], sensor[1], DynamicsConfig(), max_distance, cell=cell, oldest=MOST_SCAN_AGE
-                )
+                    self.capacity, az, el, body or DynamicsConfig(), max_distance, cell=cell, oldest=MOST_SCAN_AGE,
+                    bumps=config.shield,
+                )  # fmt: skip
+                if body is not None:
+                    self._shield = Shield(self._occupancy, body, max_distance, cell)
         self.aux.zero_()
         for session in self:
             session.shaper = self._shaper()

@@ -1,0 +1,174 @@
+"""Speed shield by a flight's own occupancy map: slows commands towards what is occupied or not known to be free."""
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from navi_core.config import DynamicsConfig
+from navi_core.pilots.map_pilot import DETOURS, SHIELD, SPEEDS
+from navi_core.pilots.pilot import front_share, moved_scan, read_scan, with_blocked_cells
+from navi_core.world.occupancy_memory import OccupancyMemory
+from navi_core.world.reckoning import respond
+
+MARGIN = 0.07
+"""Distance kept beyond the drone's radius [m]; that of the pilots with a map."""
+STEEP = 60.0
+"""Elevation from which a measured ray shows that a drone may climb or sink [degrees]."""
+BLIND = 0.2
+"""Largest share of the speed towards an azimuth that the scan does not measure: turn first, then fly."""
+_SLOW = 0.3
+"""Share of the commanded speed below which directions beside it are tried."""
+
+Floats = npt.NDArray[np.float64]
+
+
+@numba.njit(cache=True, nogil=True)
+def _keeps_away(
+    command: Floats,
+    velocity: Floats,
+    cloud: npt.NDArray[np.float32],
+    allowed: Floats,
+    substeps: int,
+    dt: float,
+    response: tuple[float, float, float],
+) -> bool:
+    """Forward-simulate a velocity command over one decision: does it keep the `allowed` (N,) distance of each point?"""
+    x = y = z = yaw = 0.0
+    f, v, s, w = velocity[0], velocity[1], velocity[2], velocity[3]
+    for _ in range(substeps):
+        f, v = respond(f, command[0], response, 1), respond(v, command[1], response, 1)
+        s, w = respond(s, command[2], response, 1), respond(w, command[3], response, 2)
+        yaw += w * dt
+        sin, cos = np.sin(yaw), np.cos(yaw)
+        x, y, z = x + (s * cos - f * sin) * dt, y + v * dt, z - (f * cos + s * sin) * dt
+        for p in range(len(allowed)):
+            gap = (cloud[p, 0] - x) ** 2 + (cloud[p, 1] - y) ** 2 + (cloud[p, 2] - z) ** 2
+            if gap < allowed[p] * allowed[p]:
+                return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def limit_speed(
+    action: npt.NDArray[np.float32],
+    velocity: Floats,
+    points: npt.NDArray[np.float32],
+    valid: npt.NDArray[np.bool_],
+    reach: Floats,
+    turned: Floats,
+    limit: Floats,
+    speeds: Floats,
+    keep_out: float,
+    substeps: int,
+    dt: float,
+    response: tuple[float, float, float],
+) -> None:
+    """Scale the linear commands so that the coming decision keeps its distance from all points; yaw stays.
+
+    Towards azimuths that the scan does not measure the speed is at most `BLIND` of the limit ahead. Where less than
+    `_SLOW` of what remains is safe, the horizontal command is also turned sideways.
+
+    Args:
+        action: (B, 4) in [−1, 1]; changed.
+        velocity: (B, 4) of the drones [m/s, rad/s].
+        points: (B, R, 3) in the drone's frame [m].
+        valid: (B, R) whether a point is there.
+        reach: (B, Az) horizontal range of the level rays of the scan; 0 for unknown ones [m].
+        turned: (B,) turn since the scan was taken [rad].
+        limit: (B,) share of the linear speed that the limiter leaves.
+        speeds: (4,) the drone's limits [m/s, rad/s].
+        keep_out: Distance kept from points [m]; to those that are closer a drone only has to come no closer.
+        substeps: Substeps of a decision.
+        dt: Their duration [s].
+        response: See `DynamicsConfig.response`.
+    """
+    cloud, allowed, command = np.empty((points.shape[1], 3), np.float32), np.empty(points.shape[1]), np.empty(4)
+    bins = reach.shape[1]
+    around = keep_out + np.hypot(np.hypot(speeds[0], speeds[2]), speeds[1]) * substeps * dt + 0.1
+    for b in range(action.shape[0]):
+        count = 0
+        for r in range(points.shape[1]):
+            squared = points[b, r, 0] ** 2 + points[b, r, 1] ** 2 + points[b, r, 2] ** 2
+            if valid[b, r] and squared < around * around:
+                cloud[count], allowed[count] = points[b, r], min(keep_out, np.sqrt(squared) - 1e-4)
+                count += 1
+        best, f, v, s = 0.0, np.float32(0.0), np.float32(0.0), np.float32(0.0)
+        for d in range(DETOURS.shape[0]):
+            cos, sin = np.cos(DETOURS[d]), np.sin(DETOURS[d])
+            ahead, side = action[b, 0] * speeds[0], action[b, 2] * speeds[2]
+            forward, right = ahead * cos + side * sin, side * cos - ahead * sin
+            bin = np.floor((np.arctan2(right, forward) - turned[b]) / (2.0 * np.pi) * bins)
+            blind = reach[b, int(bin) % bins] == 0.0 or reach[b, int(bin + 1) % bins] == 0.0
+            most = min(1.0, BLIND * speeds[0] / max(np.hypot(forward, right), 1e-9)) if blind else 1.0
+            for n in range(SPEEDS.shape[0]):
+                share = SPEEDS[n] * most
+                if share <= best:
+                    break
+                command[0], command[2] = forward * share * limit[b], right * share * limit[b]
+                command[1] = action[b, 1] * share * speeds[1] * limit[b]
+                command[3] = action[b, 3] * speeds[3]
+                if _keeps_away(command, velocity[b], cloud, allowed[:count], substeps, dt, response):
+                    best = share
+                    f, v, s = forward / speeds[0] * best, action[b, 1] * best, right / speeds[2] * best
+                    break
+            if best >= _SLOW * most:
+                break
+        action[b, 0], action[b, 1], action[b, 2] = f, v, s
+
+
+class Shield:
+    """Shield of a policy's commands by its scan and its occupancy memory.
+
+    Args:
+        memory: Occupancy memory of the rows, updated with the latest observations.
+        dynamics: The drone.
+        max_distance: Range of the sensor, M [m].
+        cell: Edge of the memory's cells [m].
+        margin: Distance kept beyond the drone's radius [m].
+    """
+
+    def __init__(
+        self,
+        memory: OccupancyMemory,
+        dynamics: DynamicsConfig,
+        max_distance: float,
+        cell: float,
+        margin: float = MARGIN,
+    ) -> None:
+        self._memory, self._dynamics, self._max_distance, self._cell = memory, dynamics, max_distance, cell
+        self._keep_out = dynamics.radius + margin
+        self._limits = np.array([*dynamics.max_speed, dynamics.max_yaw_rate], np.float64)
+
+    def apply(self, action: Tensor, obs: Tensor, age: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+        """Return the actions (n, 4), clamped to [−1, 1] and slowed where the way is not known to be free.
+
+        Height changes only towards rays that are measured beyond `STEEP`.
+
+        Args:
+            action: (n, 4) commands of the policy.
+            obs: (n, 3, Az, El) the latest observations.
+            age: (n,) their ages [decisions]; None for present ones.
+            rows: (n,) rows of the memory; all of them where it is None.
+        """
+        d, memory = self._dynamics, self._memory
+        chosen = np.arange(memory.rows) if rows is None else rows.cpu().numpy()
+        scan, limiter = read_scan(obs, self._max_distance), memory.limiter()[chosen]
+        steep = np.linspace(90.0, -90.0, obs.shape[3])
+        measured = scan.depth.reshape(len(obs), *obs.shape[2:]) > 0.0
+        above, below = (measured[:, :, some].any(axis=(1, 2)) for some in (steep >= STEEP, steep <= -STEEP))
+        reach, turned = scan.reach, np.zeros(len(obs))
+        if age is not None:
+            taken, now = memory.scan_poses(age, chosen)
+            scan, turned = moved_scan(scan, taken, now), now[:, 3] - taken[:, 3]
+            limiter = front_share(scan, d)
+        scan = with_blocked_cells(scan, memory.marks[chosen], memory.pose[chosen], self._cell, SHIELD)
+        slowed = action.detach().to("cpu", torch.float32).clamp(-1.0, 1.0).numpy().copy()
+        slowed[:, 1] = np.where(np.where(slowed[:, 1] < 0.0, below, above), slowed[:, 1], 0.0)
+        limit_speed(
+            slowed, memory.moved(chosen) * self._limits, scan.points, scan.valid, reach, turned, limiter, self._limits,
+            self._keep_out, d.steps_per_decision, d.substep, d.response,
+        )  # fmt: skip
+        memory.executed(slowed, chosen)
+        return torch.from_numpy(slowed).to(action)

@@ -1,0 +1,75 @@
+"""Shield of policies: commands are slowed towards surfaces and cells that the own map does not know to be free."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from navi_core.config import EnvConfig, SensorConfig, TrainConfig, parse_config
+from navi_core.errors import ConfigError
+from navi_core.mapping.occupancy_map import HIT
+from navi_core.pilots.shield import Shield
+from navi_core.world import Field, NavigationEnv
+from navi_core.world.occupancy_memory import OccupancyMemory, pose_rows
+
+AHEAD, BACK, RIGHT, DOWN = ([1.0, 0, 0, 0], [-1.0, 0, 0, 0], [0, 0, 1.0, 0], [0, -1.0, 0, 0])
+
+
+def shielded(scene, profile: str, rows: int = 4):
+    """Return an environment in the middle of the box room, its maps, its shield and its first observations."""
+    config = EnvConfig(azimuth_bins=64, elevation_bins=16, sensor=SensorConfig(profiles=(profile,)), stagger=False)
+    env = NavigationEnv(Field([scene]), rows, config, seed=1)
+    memory = OccupancyMemory.of_env(config, rows, 0.2, bumps=True)
+    obs, now = env.reset(), env.poses()
+    memory.begin(obs, pose=pose_rows(now["position"], now["yaw"]))
+    return env, memory, Shield(memory, config.dynamics, config.max_distance, 0.2), obs
+
+
+def test_camera_flies_ahead_and_neither_sideways_nor_down(box_scene):
+    _, _, shield, obs = shielded(box_scene, "camera")
+    flown = shield.apply(torch.tensor([AHEAD, BACK, RIGHT, DOWN]), obs)
+    assert flown[0, 0] > 0.1
+    assert flown[1].abs().max() < 0.3 and flown[2].abs().max() < 0.5 and flown[3, 1] == 0.0
+
+
+def test_full_sphere_is_not_slowed_in_the_open(box_scene):
+    env, _, shield, obs = shielded(box_scene, "sphere")
+    command = torch.tensor([AHEAD, BACK, RIGHT, DOWN]) * 0.2
+    open_rows = env.observe()[:, 0].amin(dim=(1, 2)) > 0.15
+    assert open_rows.any()
+    torch.testing.assert_close(shield.apply(command, obs)[open_rows], command[open_rows])
+
+
+@pytest.mark.parametrize("profile", ["sphere", "lidar", "camera"])
+def test_random_commands_behind_the_shield_seldom_collide(box_scene, profile):
+    env, memory, shield, obs = shielded(box_scene, profile, rows=8)
+    generator, collided = torch.Generator().manual_seed(3), 0.0
+    for step in range(60):
+        if step % 10 == 0:
+            wanted = torch.rand(8, 4, generator=generator) * 2.0 - 1.0
+        batch = env.step(shield.apply(wanted, obs))
+        obs, pose = batch.obs, pose_rows(batch.info["position"], batch.info["yaw"])
+        memory.follow(obs, pose, torch.arange(8))
+        collided += float(batch.info["collision"].sum())
+    assert collided <= {"sphere": 0.0, "lidar": 0.0, "camera": 12.0}[profile]
+
+
+def test_bump_marks_a_hit_beside_the_drone(box_scene):
+    env, memory, _, obs = shielded(box_scene, "camera")
+    now = env.poses()
+    memory.executed(np.array([RIGHT] * 4, np.float32), np.arange(4))
+    memory.follow(obs, pose_rows(now["position"], now["yaw"]), torch.arange(4))
+    assert ((memory.marks & HIT) != 0).sum(axis=(1, 2)).tolist() == [1, 1, 1, 1]
+
+
+def test_shield_is_refused_without_map_or_another_learner():
+    for settings, words in (
+        ({"policy": {"shield": True}}, "policy.place_memory"),
+        (
+            {"policy": {"shield": True, "place_memory": True}, "algorithm": "grpo"},
+            "policy.shield acts in the flights of ppo",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            parse_config(TrainConfig, settings)
