@@ -37,7 +37,9 @@ app = typer.Typer(name="scenes", help="Meshes and compiled scenes.", no_args_is_
 
 @app.command()
 def generate(
-    family: Annotated[str, typer.Argument(help="apartment, atrium, maze, rooms or scan.", autocompletion=_families)],
+    family: Annotated[
+        str, typer.Argument(help="apartment, atrium, home, maze, rooms or scan.", autocompletion=_families)
+    ],
     seeds: Annotated[str, typer.Option(help="Seeds: 3, 0-11 or 1,4,7.")] = "0",
     out: Out = None,
     resolution: Resolution = 512,

@@ -52,7 +52,7 @@ def test_a_drone_reaches_every_room_and_never_escapes(family, seed):
     touching, _ = ndimage.label(free_space(mesh, CELL / 2 * 1.01))
     assert not (touching[labels == main] == touching[0, 0, 0]).any()
     floor = (labels[:, 3] == main).sum() * CELL**2
-    assert floor > {"apartment": 35, "maze": 60, "atrium": 60, "rooms": 40}[family]
+    assert floor > {"apartment": 35, "home": 35, "maze": 60, "atrium": 60, "rooms": 40}[family]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -75,6 +75,26 @@ def test_a_narrow_apartment_has_no_corridor_between_its_rooms(seed):
     assert min(np.diff(mesh.bounds, axis=0)[0, [0, 2]]) < 7.3
     main = free_space(mesh, RADIUS + MARGIN)[:, 3].sum() * CELL**2
     assert main > 35
+
+
+def test_homes_have_ordinary_doors_between_walls_at_any_angle():
+    widths, angles = [], set()
+    for seed in range(4):
+        mesh = generate_scene("home", seed)
+        names = {name: number for number, name in mesh.semantic_names.items()}
+        frames = mesh.vertices[mesh.faces[mesh.face_semantic == names["door_frame"]]]
+        heads = frames[frames[:, :, 1].min(axis=1) > 1.9].reshape(-1, 24, 3)[:, :, [0, 2]]
+        # The head of a frame is a box: its longer side is the opening, with 4 cm beyond the wall's edge.
+        spans = [np.linalg.norm(head[:, None] - head[None], axis=2).max() for head in heads]
+        widths += [math.sqrt(span**2 - 0.2**2) - 0.12 for span in spans]
+        a, b, c = mesh.triangles[mesh.face_semantic == names["wall"]].transpose(1, 0, 2)
+        normal = np.cross(b - a, c - a)
+        upright = normal[np.abs(normal[:, 1]) < 1e-6 * np.linalg.norm(normal, axis=1)]
+        angle = np.degrees(np.arctan2(upright[:, 2], upright[:, 0])) % 90
+        assert np.ptp(angle) < 1e-3
+        angles.add(round(float(angle[0])))
+    assert len(angles) == 4 and 0 not in angles
+    assert 0.55 < min(widths) < 0.75 and max(widths) < 1.0
 
 
 def test_furniture_has_separate_classes():
@@ -121,7 +141,9 @@ def test_another_process_makes_the_same_scene():
 
 
 def test_unknown_families_and_seeds_are_refused():
-    with pytest.raises(ConfigError, match=r"did you mean 'apartment'\? allowed: apartment, atrium, maze, rooms, scan"):
+    with pytest.raises(
+        ConfigError, match=r"did you mean 'apartment'\? allowed: apartment, atrium, home, maze, rooms, scan"
+    ):
         generate_scene("apartement", 0)
     for seed in (-1, 2**31, 1.5, True, "0"):
         with pytest.raises(ConfigError, match="whole number"):

@@ -9,11 +9,12 @@ from navi_core.errors import ConfigError, did_you_mean
 from navi_core.scenes.mesh import Mesh, check_mesh
 from navi_core.scenes.procedural.builder import MeshBuilder
 from navi_core.scenes.procedural.halls import build_atrium, build_maze
-from navi_core.scenes.procedural.storey import build_apartment, build_rooms, build_scan
+from navi_core.scenes.procedural.storey import build_apartment, build_home, build_rooms, build_scan
 
 FAMILIES: dict[str, Callable[[np.random.Generator], MeshBuilder]] = {
     "apartment": build_apartment,
     "atrium": build_atrium,
+    "home": build_home,
     "maze": build_maze,
     "rooms": build_rooms,
     "scan": build_scan,
@@ -27,9 +28,9 @@ def generate_scene(family: str, seed: int) -> Mesh:
     Deterministic: a pure function of its arguments.
 
     Args:
-        family: "apartment" (about 100 m², furnished rooms), "maze", "atrium" (double-height hall with
-            a gallery), "rooms" (rooms-v1: floors of 100–600 m²) or "scan" (apartments and floors with holes, most
-            of them without a ceiling).
+        family: "apartment" (about 100 m², furnished rooms), "home" (the same with inner doors of 0.65–0.90 m),
+            "maze", "atrium" (double-height hall with a gallery), "rooms" (rooms-v1: floors of 100–600 m²) or "scan"
+            (apartments and floors with holes, most of them without a ceiling).
         seed: 0 ≤ seed < 2**31.
 
     Raises:

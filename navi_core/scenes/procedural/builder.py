@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -138,6 +139,14 @@ class MeshBuilder:
                         (x, y1 - 0.004, center[1] - half[1]),
                     ]
                     self.add(name, quad, [[0, 1, 2], [0, 2, 3]])
+
+    def turned(self, yaw: float) -> Self:
+        """Turn everything added so far about the vertical axis through the origin [rad]; return the builder."""
+        origin = np.zeros(3)
+        self.parts = [
+            (name, self._turn(points, origin, origin, yaw, None), faces) for name, points, faces in self.parts
+        ]
+        return self
 
     def build(self, name: str) -> Mesh:
         """Build the mesh of all added solids; semantic ids follow the sorted names."""

@@ -1,6 +1,7 @@
-"""Procedural scene families of one storey: `apartment`, `rooms` and `scan`.
+"""Procedural scene families of one storey: `apartment`, `home`, `rooms` and `scan`.
 
-An apartment has 80–125 m² and 4–8 furnished rooms, usually with a corridor. `rooms` (rooms-v1) are floors of 100–600 m²
+An apartment has 80–125 m² and 4–8 furnished rooms, usually with a corridor. A home is one with ordinary inner doors,
+turned by any angle. `rooms` (rooms-v1) are floors of 100–600 m²
 with corridors, rooms, doors, clutter and sometimes a tall hall. A scan is one of both as a scanner leaves it: often
 without a ceiling, and with holes in the walls.
 """
@@ -27,14 +28,24 @@ CEILING = 2.6
 """Height of the ceiling [m]."""
 
 
-def build_apartment(rng: np.random.Generator) -> MeshBuilder:
-    """Generate an apartment: rooms from a partitioned footprint, doors, windows and furniture."""
+def build_home(rng: np.random.Generator) -> MeshBuilder:
+    """Generate a home: an apartment with inner doors of 0.65–0.90 m clear, whose walls run at any angle."""
+    return build_apartment(rng, clear=0.63).turned(rng.uniform(0.0, 0.5 * np.pi))
+
+
+def build_apartment(rng: np.random.Generator, clear: float = 1.0) -> MeshBuilder:
+    """Generate an apartment: rooms from a partitioned footprint, doors, windows and furniture.
+
+    Args:
+        rng: Source of the draws.
+        clear: See `connect_rooms`.
+    """
     width, depth = draw_footprint(rng, rng.uniform(80, 125), 1.9)
     plan = Plan(width, depth, CEILING, thickness=round(rng.uniform(0.1, 0.18), 3))
     rects, corridor = _partition(rng, width, depth)
     kinds = _kinds(rng, rects, corridor)
     plan.rooms = [Room(rect, kind, CEILING) for rect, kind in zip(rects, kinds, strict=True)]
-    connect_rooms(rng, plan, loops=rng.uniform(0.1, 0.5), wide=rng.uniform(0.05, 0.4))
+    connect_rooms(rng, plan, loops=rng.uniform(0.1, 0.5), wide=rng.uniform(0.05, 0.4), clear=clear)
 
     builder = build_fabric(rng, plan, windows=0.6)
     clutter = rng.uniform(0.5, 1.3)
