@@ -20,6 +20,8 @@ from navi_core.errors import ConfigError
 from navi_core.mapping.occupancy_map import WHOLE, blocked_cells, fill_dropped, measured_rays
 from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.field import Field
+from navi_core.world.goals import relative_goal
+from navi_core.world.occupancy_memory import pose_rows
 from navi_core.world.sensor.panorama import denormalise_depth, spherical_directions
 
 
@@ -63,6 +65,8 @@ class Pilot(ABC):
     """Whether it needs its pose and its scene."""
     reckons: bool = False
     """Whether it reckons its pose, and takes that of an odometry instead where one is given."""
+    seeks: bool = False
+    """Whether it flies to goals, whose positions relative to the drone it is given as a policy is; see `act_at`."""
     oldest: int = 0
     """Largest age of its observations [decisions]; see `carry`."""
     limited: bool = False
@@ -84,6 +88,7 @@ class Pilot(ABC):
         self._pose: Pose | None = None
         self._odometry: npt.NDArray[np.float64] | None = None
         self._scan_age: npt.NDArray[np.int64] | None = None
+        self._relative_goal: Tensor | None = None
 
     def _require(self, **limits: tuple[float, float, float]) -> None:
         """Validate settings against their limits, given as name=(value, least, most)."""
@@ -173,6 +178,10 @@ class Pilot(ABC):
         """Compute the actions (B, 4) as `act` does, with the parts of a flight's `pose` that the pilot may have."""
         if self.privileged:
             return self.act(obs, pose=pose, scan_age=pose.scan_age)
+        if self.seeks and pose.goal is not None:
+            here = pose_rows(pose.position, pose.yaw) if pose.estimate is None else pose.estimate
+            self._relative_goal = relative_goal(here[:, :3], here[:, 3], pose.goal)
+            return self.act(obs, odometry=here, scan_age=pose.scan_age)
         if self.reckons and pose.estimate is not None:
             return self.act(obs, odometry=pose.estimate, scan_age=pose.scan_age)
         return self.act(obs)

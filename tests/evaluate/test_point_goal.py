@@ -86,6 +86,13 @@ def test_planner_reaches_every_goal_and_random_does_not(course):
     assert verdict.mean_difference < 0
 
 
+def test_compass_reaches_goals_by_its_own_map(course):
+    compass = evaluate("compass", course)
+    assert compass.summary["success"] == 1.0 and compass.summary["spl"] > 0.8
+    assert sum(row["collisions"] for row in compass.episodes) == 0
+    assert "goal, exact pose" in compass.summary["inputs"]
+
+
 def test_flight_ends_with_its_first_stop_at_the_goal(box_room, constant):
     """Of two drones that hover one begins at its goal; the other flies to the end of the time."""
     course = build_course([box_room], EvalConfig(starts=1, max_steps=6, task="point_goal", block=4))

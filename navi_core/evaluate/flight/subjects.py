@@ -132,8 +132,9 @@ def pilot_inputs(pilot: Pilot, flyer: Flyer, config: EvalConfig) -> str:
     """Describe the inputs of a pilot in a few words."""
     if pilot.privileged or pilot.inputs == "none":
         return pilot.inputs
-    pose = [pose_text(config, "dead reckoning")] if pilot.reckons else []
-    return f"{', '.join([pilot.inputs, *pose])}; {sensor_text(flyer, config)}"
+    seeks = pilot.seeks and config.task == "point_goal"
+    pose = [pose_text(config, "exact pose" if seeks else "dead reckoning")] if pilot.reckons else []
+    return f"{', '.join([pilot.inputs, *(['goal'] if seeks else []), *pose])}; {sensor_text(flyer, config)}"
 
 
 def policy_inputs(policy: NavigationPolicy, flyer: Flyer, config: EvalConfig) -> str:
