@@ -64,6 +64,10 @@ Sensor = Annotated[
         help="Sensor profile: sphere, lidar, camera, two_cameras or four_cameras; by default the ideal sphere."
     ),
 ]
+HeightLimit = Annotated[
+    float | None,
+    typer.Option("--height-limit", help="Height over a scene's lowest surface that nobody flies above (m).", min=0.1),
+]
 Delayed = Annotated[bool, typer.Option("--delayed", help="Fly by observations that are one decision old.")]
 Resolution = Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")]
 Models = Annotated[Path | None, typer.Option("--models", help="The registry; by default models/ of the Navi home.")]
@@ -139,6 +143,7 @@ def evaluate(
     delayed: Delayed = False,
     drift: Drift = "none",
     sensor: Sensor = None,
+    height_limit: HeightLimit = None,
     task: Task = "explore",
     resolution: Resolution = 512,
     out: Annotated[Path | None, typer.Option(help="Also write rows and summary to this JSON file.")] = None,
@@ -155,7 +160,9 @@ def evaluate(
 
     if rrd is not None:
         require_rerun()
-    config = eval_config(protocol, starts, steps, seed, sampled, noisy, task, recovery, delayed, drift, sensor)
+    config = eval_config(
+        protocol, starts, steps, seed, sampled, noisy, task, recovery, delayed, drift, sensor, height_limit
+    )
     flown = find_subject(subject, models)
     scenes = load_scenes(scene or HELD_OUT, resolution)
     result = fly_subject(flown, scenes, config, run_name(subject, flown))
@@ -293,6 +300,7 @@ def eval_config(
     delayed: bool = False,
     drift: str = "none",
     profile: str | None = None,
+    height_limit: float | None = None,
 ) -> EvalConfig:
     """Build the evaluation configuration from a command's options: a named protocol and the settings that override it.
 
@@ -311,7 +319,7 @@ def eval_config(
     settings |= {name: value for name, value in given.items() if value is not None}
     sensor = (NOISY_SENSOR if noisy else SensorConfig()).model_dump() | {"delayed": delayed}
     sensor["profiles"] = [] if profile is None else [profile.replace("-", "_")]
-    settings |= {"sensor": sensor, "odometry": DRIFTS[drift].model_dump()}
+    settings |= {"sensor": sensor, "odometry": DRIFTS[drift].model_dump(), "dynamics": {"height_limit": height_limit}}
     return parse_config(EvalConfig, settings)
 
 

@@ -94,6 +94,9 @@ class DynamicsConfig(Config):
     """Limit of the acceleration along each axis [m/s²]; None: none."""
     max_yaw_acceleration: float | None = Field(None, gt=0, le=1000, exclude_if=lambda limit: limit is None)
     """Limit of the yaw acceleration [rad/s²]; None: none."""
+    height_limit: float | None = Field(None, gt=0, le=1000, exclude_if=lambda limit: limit is None)
+    """Height over a scene's lowest surface above which no drone rises and no space is reachable [m]. It is at most that
+    of the highest surface, so that a scan without ceilings has a lid. None: no limit."""
     substep: float = Field(0.02, ge=1e-4, le=1)
     """Physics time step [s]."""
     steps_per_decision: int = Field(5, ge=1, le=50)

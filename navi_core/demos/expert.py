@@ -229,7 +229,9 @@ def _keys(scene: Scene, block: list[int]) -> Tensor:
 
 def _starts(field: Field, index: int, keys: Tensor, config: ExpertConfig) -> tuple[Tensor, Tensor]:
     """Sample start poses: positions (B, 3) among the reachable voxels, and yaws (B,)."""
-    floor = FloorMap(field, index, _CELL, max(config.clearance, config.dynamics.radius + 0.05))
+    floor = FloorMap(
+        field, index, _CELL, max(config.clearance, config.dynamics.radius + 0.05), config.dynamics.height_limit
+    )
     cells = np.argwhere(floor.free)
     low = np.asarray(field.bounds(index)[0], np.float64)
     draws = [uniform(config.seed, Purpose.START, keys, 1, step).numpy() for step in range(2)]

@@ -227,7 +227,9 @@ class PlannerPilot(MapPilot):
                 continue
             keep = self.dynamics.radius + self.margin
             if scene not in self._floors:
-                self._floors[scene] = FloorMap(field, scene, CELL, self.dynamics.radius + 0.05)
+                self._floors[scene] = FloorMap(
+                    field, scene, CELL, self.dynamics.radius + 0.05, self.dynamics.height_limit
+                )
             self._numbers[scene, level] = len(self._slices)
             self._slices.append(Slice(field, scene, self._floors[scene], level * LEVEL, keep, self.view_radius))
             nx = max(s.near.shape[0] for s in self._slices)

@@ -104,6 +104,10 @@ class Dynamics:
         self._limits = torch.tensor([*config.max_speed, config.max_yaw_rate], dtype=torch.float32, device=field.device)
         linear, yaw = config.changes
         self._changes = torch.tensor([linear, linear, linear, yaw], dtype=torch.float32, device=field.device)
+        self._lids = None
+        if config.height_limit is not None:
+            lids = [field.lid(scene, config.height_limit) for scene in range(field.num_scenes)]
+            self._lids = torch.tensor(lids, dtype=torch.float32, device=field.device)
         self._drone = self.for_kernels() if self._tracer is not None else None
 
     def front_distance(self, depth: torch.Tensor, valid: torch.Tensor, azimuth_bins: int) -> torch.Tensor:
@@ -157,6 +161,8 @@ class Dynamics:
             yaw_change=c.changes[1],
             substep=c.substep,
             radius=c.radius,
+            lids=None if self._lids is None else data_pointer(self._lids, torch.float32),
+            lid=math.inf,
             substeps=c.steps_per_decision,
         )
 
@@ -214,6 +220,13 @@ class Dynamics:
             moved = torch.minimum(torch.maximum(moved, velocity - self._changes), velocity + self._changes)
             turned = torch.remainder(yaw + moved[:, 3] * c.substep, 2.0 * math.pi)
             target = position + body_to_world(moved, turned) * c.substep
+            if self._lids is not None:
+                top = torch.maximum(self._lids[scene_index.to(torch.int64)], position[:, 1])
+                over = target[:, 1] > top
+                height = torch.where(over, top, target[:, 1])
+                target = torch.stack([target[:, 0], height, target[:, 2]], dim=1)
+                rise = torch.where(over, 0.0, moved[:, 1])
+                moved = torch.stack([moved[:, 0], rise, moved[:, 2], moved[:, 3]], dim=1)
             blocked = self._blocked(target, scene_index, bodies)
             speed = linear_speed(moved)
             collided |= blocked

@@ -94,7 +94,8 @@ class NavigationEnv(Environment):
         self.dynamics = Dynamics(field, c.dynamics, kernels=self._kernels)
         self.rewards = RewardTerms(field, num_envs, c.reward, c.dynamics.max_speed[0])
         self.reader = PanoramaReader(c, device, tracer=field.native if self._kernels else None)
-        self.floors = [FloorMap(field, i, c.reward.view_cell, c.floor_clearance) for i in range(field.num_scenes)]
+        floor = c.reward.view_cell, c.floor_clearance, c.dynamics.height_limit
+        self.floors = [FloorMap(field, i, *floor) for i in range(field.num_scenes)]
         self.view = FloorView(self.floors, num_envs, self.reader.fan, c.reward.view_radius, device)
         self._areas = torch.tensor([floor.area for floor in self.floors], dtype=torch.float32, device=device)
         self._pools = build_pools(self.sensor, self.reader, self.rewards, self.view, c)

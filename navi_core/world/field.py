@@ -169,6 +169,11 @@ class Field:
         whole_number("scene index", index, 0, self.num_scenes - 1)
         return np.asarray(self.scenes[index].mesh_bounds, np.float64)
 
+    def lid(self, index: int, limit: float) -> float:
+        """Return the height [m] above which no drone rises in a scene, see `DynamicsConfig.height_limit`."""
+        low, high = self.bounds(index)[:, 1]
+        return float(min(low + limit, high))
+
     def volume(self, index: int) -> float:
         """Return the volume of a scene's axis-aligned bounding box [m³]."""
         low, high = self.bounds(index)

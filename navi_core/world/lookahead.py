@@ -243,7 +243,10 @@ class FlightOutlook:
         self._reader = PanoramaReader(coarse, field.device)
         self._eyes = self._reader.for_kernels(self._sensor.directions)
         reward = env.reward
-        self.maps = [FloorMap(field, i, reward.view_cell, env.floor_clearance) for i in range(field.num_scenes)]
+        self.maps = [
+            FloorMap(field, i, reward.view_cell, env.floor_clearance, env.dynamics.height_limit)
+            for i in range(field.num_scenes)
+        ]
         self._view = FloorView(self.maps, 0, self._reader.fan, reward.view_radius, field.device)
         self._rewards = RewardTerms(field, 0, reward, env.dynamics.max_speed[0])
         self._log_range = math.log1p(env.max_distance)

@@ -271,7 +271,7 @@ def initial_state(
 def _probe(field: Field, index: int, config: EnvConfig) -> tuple[torch.Tensor, torch.Tensor, Verdict]:
     """Search a scene for spawn poses: position (n, 3) [m], yaw (n,) [rad], and verdict; FAIL raises `SceneError`."""
     clearance = config.floor_clearance
-    floor = FloorMap(field, index, SPAWN_CELL, clearance)
+    floor = FloorMap(field, index, SPAWN_CELL, clearance, config.dynamics.height_limit)
     pool = spawn_pool(field, index, config.spawn, clearance, floor=floor)
     if pool.verdict.verdict == "FAIL":
         raise SceneError(

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from navi_core.config import DynamicsConfig
-from navi_core.world import Dynamics, Field
+from navi_core.config import DynamicsConfig, EnvConfig
+from navi_core.world import Dynamics, Field, FloorMap, NavigationEnv
 
 SCENE = torch.zeros(1, dtype=torch.int64)
 FREE = torch.tensor([torch.inf])
@@ -134,3 +134,29 @@ def test_acceleration_limits_bound_each_substep(field):
             torch.tensor([torch.inf]), torch.zeros(1, dtype=torch.int64),
         )  # fmt: skip
         assert motion.velocity[0].tolist() == pytest.approx([0.4, 0.0, -0.4, 1.0], abs=1e-5)
+
+
+def test_height_limit_stops_the_climb_without_a_collision(field):
+    """The box reaches from 0 to 2.5 m; a drone that starts above the limit may only sink."""
+    start, up = torch.tensor([[0.0, 1.2, 0.0], [0.0, 1.9, 0.0]]), torch.tensor([[0.5, 1.0, 0.3, 0.4]] * 2)
+    found = []
+    for kernels in (True, False):
+        dynamics = Dynamics(field, DynamicsConfig(height_limit=1.5), kernels=kernels)
+        state = start, torch.zeros(2), torch.zeros(2, 4)
+        for _ in range(6):
+            front = torch.full((2,), torch.inf)
+            motion = dynamics.step(*state, up, front, torch.zeros(2, dtype=torch.int64))
+            state = motion.position, motion.yaw, motion.velocity
+            assert not motion.collided.any()
+        found.append(state)
+        assert motion.position[:, 1].tolist() == pytest.approx([1.5, 1.9]) and not motion.velocity[:, 1].any()
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_nothing_above_the_height_limit_is_reachable(field):
+    low, free = FloorMap(field, 0, 0.1, 0.2, height_limit=1.5), FloorMap(field, 0, 0.1, 0.2)
+    assert low.height[1] <= 1.5 < free.height[1] and torch.equal(low.reachable, free.reachable)
+    env = NavigationEnv(field, 8, EnvConfig(azimuth_bins=16, elevation_bins=8, dynamics={"height_limit": 1.5}), seed=2)
+    up = torch.tensor([[1.0, 1.0, 0.0, 0.3]] * 8)
+    heights = [env.step(up).info["position"][:, 1].max() for _ in range(20)]
+    assert max(heights) <= 1.5 + 1e-6

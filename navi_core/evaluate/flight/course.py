@@ -103,7 +103,8 @@ def build_course(
         )
     field = Field(scenes, threads=threads, vocabulary=vocabulary)
     clearance = config.dynamics.radius + config.clearance_margin
-    floors = tuple(FloorMap(field, index, config.floor_cell, clearance) for index in range(len(names)))
+    lid = config.dynamics.height_limit
+    floors = tuple(FloorMap(field, index, config.floor_cell, clearance, lid) for index in range(len(names)))
     truths = tuple(FloorTruth.of(floor, config.visit_cell) for floor in floors)
     surfaces = tuple(SurfaceTruth.of(field, i, floor) for i, floor in enumerate(floors)) if config.surface else ()
     starts = [

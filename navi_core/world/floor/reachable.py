@@ -51,6 +51,7 @@ class FloorMap:
         scene_index: Scene.
         cell: Edge of a cell [m].
         clearance: Distance to the surface that a reachable voxel keeps [m].
+        height_limit: See `DynamicsConfig.height_limit`.
 
     Attributes:
         origin: (2,) x and z of the grid's minimum corner [m].
@@ -64,7 +65,9 @@ class FloorMap:
         SceneError: The scene has no free space for the drone, none over a floor, or is too large for the cell size.
     """
 
-    def __init__(self, field: Field, scene_index: int, cell: float, clearance: float) -> None:
+    def __init__(
+        self, field: Field, scene_index: int, cell: float, clearance: float, height_limit: float | None = None
+    ) -> None:
         low, high = field.bounds(scene_index)
         size = [max(1, math.ceil(float(extent) / cell)) for extent in high - low]
         name = field.scenes[scene_index].name
@@ -88,6 +91,8 @@ class FloorMap:
         if clearance < radius:
             surface = field.within(torch.from_numpy(grid).to(field.device), scene, radius).cpu().numpy().reshape(size)
         over = ~near & over_floor(surface)
+        if height_limit is not None:
+            over[:, axes[1] > field.lid(scene_index, height_limit)] = False
         label, sizes = label_components(over)
         self.free: npt.NDArray[np.bool_] = label == max(1, int(sizes.argmax()))
         # Walls or a ceiling alone are no floor with a hole.

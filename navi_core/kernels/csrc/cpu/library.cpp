@@ -207,7 +207,7 @@ void navi_fly(const Hierarchies* all, const Drone* drone, const Flights* flights
     share_out(f.rows, threads, 4, [&](int64_t row) {
         Drone own;
         float limits[4];
-        fly(drone_of(*drone, f.bodies, row, own, limits), box_tree(*all, f.scene[row]), f.action + 4 * row,
+        fly(drone_of(*drone, f.bodies, row, f.scene[row], own, limits), box_tree(*all, f.scene[row]), f.action + 4 * row,
             f.front_distance[row], f.position + 3 * row, f.yaw[row], f.velocity + 4 * row, f.collided[row],
             f.attempted[row]);
     });

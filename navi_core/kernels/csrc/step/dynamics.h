@@ -22,6 +22,8 @@ struct Drone {
     double yaw_change;        // the same of the yaw rate [rad/s]
     double substep;           // [s]
     double radius;            // a surface nearer than this stops the drone [m]
+    const float* lids;        // (S) heights above which no drone rises [m]; null: none
+    double lid;               // that of the row's scene; infinite without
     int64_t substeps;
 };
 
@@ -39,11 +41,14 @@ struct Flights {
     int64_t rows;
 };
 
-// The drone of a row: the common one, or `own` with the row's body and `limits` (4).
-NAVI_INLINE const Drone& drone_of(const Drone& common, const float* bodies, int64_t row, Drone& own, float* limits) {
-    if (bodies == nullptr) return common;
-    const float* body = bodies + 3 * row;
+// The drone of a row: the common one, or `own` with the row's body, `limits` (4) and lid.
+NAVI_INLINE const Drone& drone_of(const Drone& common, const float* bodies, int64_t row, int64_t scene, Drone& own,
+                                  float* limits) {
+    if (bodies == nullptr && common.lids == nullptr) return common;
     own = common;
+    if (common.lids != nullptr) own.lid = static_cast<double>(common.lids[scene]);
+    if (bodies == nullptr) return own;
+    const float* body = bodies + 3 * row;
     for (int axis = 0; axis < 4; ++axis) limits[axis] = common.limits[axis] * body[0];
     own.limits = limits;
     own.radius = static_cast<double>(body[1]);
@@ -69,6 +74,7 @@ NAVI_INLINE void fly(const Drone& drone, const BoxTree& tree, const float* actio
     const float share = static_cast<float>(drone.smoothing), floor = static_cast<float>(drone.limiter_floor);
     const float limit = least(greatest(front_distance / static_cast<float>(drone.limiter_distance), floor), 1.0f);
     const float bend = static_cast<float>(drone.linear_change), turn_bend = static_cast<float>(drone.yaw_change);
+    const float lid = static_cast<float>(drone.lid);
     const double reach = drone.radius * drone.radius;
     float push[4];
     for (int axis = 0; axis < 4; ++axis) {
@@ -88,9 +94,14 @@ NAVI_INLINE void fly(const Drone& drone, const BoxTree& tree, const float* actio
         const float forward = velocity[0], vertical = velocity[1], lateral = velocity[2];
         float turn[2];
         cos_sin(turned, turn);
-        const float target[3] = {position[0] + (lateral * turn[0] - forward * turn[1]) * dt,
-                                 position[1] + vertical * dt,
-                                 position[2] + (-forward * turn[0] - lateral * turn[1]) * dt};
+        float target[3] = {position[0] + (lateral * turn[0] - forward * turn[1]) * dt,
+                           position[1] + vertical * dt,
+                           position[2] + (-forward * turn[0] - lateral * turn[1]) * dt};
+        const float top = greatest(lid, position[1]);
+        if (target[1] > top) {
+            target[1] = top;
+            velocity[1] = 0.0f;
+        }
         const double at[3] = {target[0], target[1], target[2]};
         clear -= static_cast<double>(speed_of(velocity)) * drone.substep;
         if (!(clear > 0.0) && nearest_squared(tree, at, reach, true) < reach) {

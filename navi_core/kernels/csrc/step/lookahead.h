@@ -70,7 +70,9 @@ NAVI_INLINE void fly_ahead(const LookaheadFlight& h, const Drone& drone, const B
     const double clearance = distance_to(tree, position), x = position[0], y = position[1], z = position[2];
     // Positions are rounded at every substep.
     const double rounding = 1e-3 + 1e-4 * (::fabs(x) + ::fabs(y) + ::fabs(z));
-    Drone leg = drone;
+    Drone own;
+    float limits[4];
+    Drone leg = drone_of(drone, nullptr, row, f.scene[row], own, limits);
     f.collided[row] = 0;
     f.attempted[row] = 0.0f;
     double path = 0.0;

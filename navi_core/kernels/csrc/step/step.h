@@ -92,8 +92,8 @@ void step_begin(const Step& s, int64_t row) {
     s.yaw[row] = body[kYaw];
     Drone own;
     float limits[4];
-    fly(drone_of(s.drone, s.bodies, row, own, limits), tree, s.action + 4 * row, body[kFrontDistance], position,
-        s.yaw[row], body + kVelocity, s.collided[row], s.attempted[row]);
+    fly(drone_of(s.drone, s.bodies, row, s.scene[row], own, limits), tree, s.action + 4 * row, body[kFrontDistance],
+        position, s.yaw[row], body + kVelocity, s.collided[row], s.attempted[row]);
 }
 
 // Bundles [first, end) of a panorama.
