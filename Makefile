@@ -10,7 +10,7 @@ export OMP_WAIT_POLICY := passive
 # Without compiled files every process that a test starts would compile the tests and Navi anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-fast test-slow torture fuzz ui check docs format clean
+.PHONY: help demo test test-fast test-slow torture fuzz mutate ui check docs format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -36,8 +36,11 @@ test-slow: $(READY)  ## the long checks too: learning on three seeds, fuzzing
 torture: $(READY)  ## kills, failing writes, full disks, odd machines: an hour, or SECONDS=
 	$(BIN)/navi bench torture --seconds $(or $(SECONDS),3600)
 
-fuzz: $(READY)  ## coverage-guided fuzzing of all formats: RUNS= inputs each
-	$(BIN)/python -m tests.fuzz --runs $(or $(RUNS),100000)
+fuzz: $(READY)  ## coverage-guided fuzzing of all formats: RUNS= inputs in all
+	$(BIN)/python -m tests.fuzz --runs $(or $(RUNS),1000000)
+
+mutate: $(READY)  ## mutation testing of a ROOM=: N= mutants, each against the tests that reach it
+	$(BIN)/python -m tests.mutate $(ROOM) --number $(or $(N),100)
 
 ui: $(READY)  ## the Dagster UI on http://127.0.0.1:3000
 	$(BIN)/navi ui --port $(or $(PORT),3000)

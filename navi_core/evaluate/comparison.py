@@ -15,6 +15,7 @@ from navi_core.evaluate.statistics import (
     MIN_SEEDS,
     RESAMPLES,
     Interval,
+    binomial_bounds,
     building_of,
     interquartile_mean,
     interval_over_scenes,
@@ -258,7 +259,7 @@ def _counted(differences: Mapping[str, Sequence[float]]) -> bool:
 def _difference(interval: Interval, equal: bool) -> str:
     if equal:
         # An interval of zero width would claim certainty.
-        fraction = 1 - 0.05 ** (1 / interval.scenes)
+        fraction = binomial_bounds(0, interval.scenes)[1]
         return f"all pairs are equal (95 % upper bound of unequal scenes: {100 * fraction:.0f} %)"
     if interval.low != interval.low:
         return f"difference {interval.mean:+.2f}"

@@ -16,7 +16,7 @@ from navi_core.evaluate.comparison import Comparison, compare, paired_difference
 from navi_core.evaluate.flight.course import Course
 from navi_core.evaluate.protocol import evaluate
 from navi_core.evaluate.result import EvalResult
-from navi_core.evaluate.statistics import bootstrap_interval
+from navi_core.evaluate.statistics import binomial_bounds, bootstrap_interval
 from navi_core.models import ModelVersion, Registry, load_checkpoint, trained_on
 from navi_core.scenes import Scene
 
@@ -149,7 +149,7 @@ def decide(
 def _clean_flights(flown: EvalResult) -> str:
     """Format a sentence on the number of flights with collisions, with the 95 % upper bound if there are none."""
     flights, hit = len(flown.episodes), sum(not row["collision_free"] for row in flown.episodes)
-    bound = "" if hit else f" (95 % upper bound: {100 * (1 - 0.05 ** (1 / flights)):.0f} %)"
+    bound = "" if hit else f" (95 % upper bound: {100 * binomial_bounds(0, flights)[1]:.0f} %)"
     return f"{hit} of {flights} flights collided{bound}."
 
 

@@ -320,6 +320,15 @@ def _matrix(matrix: npt.ArrayLike) -> npt.NDArray[np.float64]:
     return values
 
 
+def binomial_bounds(successes: int, trials: int, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Return the exact lower and upper bound of a probability, each one-sided (Clopper & Pearson 1934)."""
+    from scipy.special import betaincinv
+
+    failures = trials - successes
+    low = betaincinv(successes, failures + 1, 1 - confidence) if successes else 0.0
+    return float(low), float(betaincinv(successes + 1, failures, confidence)) if failures else 1.0
+
+
 def holm(p_values: Sequence[float], *, level: float = 0.05) -> list[bool]:
     """Apply the Holm correction: which hypotheses are rejected, at a family-wise error rate of at most `level`.
 

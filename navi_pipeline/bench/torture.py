@@ -35,8 +35,9 @@ from navi_pipeline.lib.records import read_document, write_document
 Row = dict[str, Any]
 _PATIENCE = 300.0
 """Time after which a command counts as hanging (s)."""
-_KILLS = 8
-"""Kills of one case, one after the other, before the command may end."""
+_POLL = 0.02
+_KILLS = 16
+"""Most kills of one case, one after the other, before the command may end."""
 _DAY = 86_400.0
 
 
@@ -283,17 +284,18 @@ class _Campaign:
             child = os.fork()
             if child == 0:
                 _live(call, setup, log.fileno(), self._home)
-            deadline, status = time.monotonic() + _PATIENCE, None
+            waited, status = 0.0, None
             while status is None:
                 done, found = os.waitpid(child, os.WNOHANG)
                 if done:
                     status = found
-                elif time.monotonic() > deadline:
+                elif waited > _PATIENCE:
                     os.killpg(child, signal.SIGKILL)
                     os.waitpid(child, 0)
                     return -signal.SIGALRM, "it hangs"
-                else:
-                    time.sleep(0.02)
+                else:  # turns are counted, not the clock: a campaign that is suspended suspends its patience
+                    time.sleep(_POLL)
+                    waited += _POLL
             log.seek(0)
             return os.waitstatus_to_exitcode(status), log.read().decode(errors="replace")
 

@@ -9,6 +9,7 @@ from navi_core.bench.evaluation import simulate_starts
 from navi_core.errors import EvaluationError
 from navi_core.evaluate.statistics import (
     FEW_SCENES,
+    binomial_bounds,
     bootstrap_interval,
     interquartile_mean,
     interval_over_scenes,
@@ -21,6 +22,15 @@ from navi_core.evaluate.statistics import (
 def test_scenes_weigh_equally_with_unequal_starts():
     assert mean_of_scenes({"a": [1.0, 1.0, 1.0, 1.0], "b": [3.0]}) == pytest.approx(2.0)
     assert bootstrap_interval({"a": [1.0, 1.0, 1.0, 1.0], "b": [3.0]}).mean == pytest.approx(2.0)
+
+
+def test_binomial_bounds_have_the_tails_of_the_exact_distribution():
+    from scipy.stats import binom
+
+    low, high = binomial_bounds(85, 100)
+    assert binom.sf(84, 100, low) == pytest.approx(0.05) and binom.cdf(85, 100, high) == pytest.approx(0.05)
+    assert binomial_bounds(0, 36) == (0.0, pytest.approx(1 - 0.05 ** (1 / 36)))
+    assert binomial_bounds(36, 36) == (pytest.approx(0.05 ** (1 / 36)), 1.0)
 
 
 def test_interquartile_mean_by_hand():

@@ -1,16 +1,18 @@
-"""Coverage-guided fuzzing of one format or all: `make fuzz RUNS=100000`.
+"""Coverage-guided fuzzing of one format or all: `make fuzz RUNS=1000000`.
 
     python -m tests.fuzz [FORMAT …] [--runs N] [--seconds S] [--corpus FOLDER]
 
-Each format runs in a process of its own. An input that reaches a new line of its parser joins the corpus, from which
-the next run goes on. An input that does not end in a refusal or a value is kept in FOLDER/FORMAT/faults: another
-exception, a signal, 20 CPU-seconds, 4 GiB, an open outside of its folder. A line per format has the coverage.
+Formats take turns, each in a process of its own, until N inputs were tried in all. FOLDER/turns.jsonl has a line per
+turn, and an interrupted campaign goes on behind the last one. An input that reaches a new line of its parser joins the
+corpus. An input that does not end in a refusal or a value is kept in FOLDER/FORMAT/faults: another exception, a
+signal, 20 CPU-seconds, 4 GiB, an open outside of its folder.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -23,15 +25,14 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
 
 from navi_core.errors import NaviError
 from navi_pipeline.bench.torture_cases import limit_memory
+from tests.fuzz.coverage import Coverage
 from tests.fuzz.targets import TARGETS, OutsideError, watch_opens
 from tests.scenes.readers.fuzz_meshes import mutate
 
@@ -53,10 +54,7 @@ class _Fuzzer:
 
     def __init__(self, name: str, corpus: Path, seed: int) -> None:
         self.target, self._folder = TARGETS[name], corpus / name
-        self._files = {str(import_module(module).__file__): module for module in self.target.modules}
-        self._lines = {file: _lines(compile(Path(file).read_text(), file, "exec")) for file in self._files}
-        self._seen: set[tuple[str, int]] = set()
-        self._new = False
+        self.coverage = Coverage(self.target.modules)
         self._random = np.random.default_rng(seed)
         self._place = Path(tempfile.mkdtemp(prefix=f"fuzz-{name}-"))
         self._file = self._place / f"input{self.target.suffix}"
@@ -92,9 +90,9 @@ class _Fuzzer:
     def try_input(self, data: bytes) -> bool:
         """Parse an input; return whether it reaches a new line of the parser. Faults are kept in a file."""
         self._file.write_bytes(data)
-        self._new = False
+        before = len(self.coverage.reached)
         try:
-            with _limited(), self._traced():
+            with _limited(), self._watched():
                 self.target.read(self._file)
         except NaviError:
             pass
@@ -104,33 +102,14 @@ class _Fuzzer:
             kept.parent.mkdir(exist_ok=True)
             kept.with_suffix(self.target.suffix).write_bytes(data)
             kept.with_suffix(".txt").write_text(traceback.format_exc())
-        return self._new
-
-    def coverage(self) -> dict[str, float]:
-        """Return the share of the lines of each module's functions that were reached."""
-        return {
-            module: round(
-                len(self._lines[file] & {line for name, line in self._seen if name == file}) / len(self._lines[file]), 3
-            )
-            for file, module in self._files.items()
-        }
+        return len(self.coverage.reached) > before
 
     @contextmanager
-    def _traced(self) -> Iterator[None]:
-        def trace(frame: FrameType, event: str, _: Any) -> Any:
-            if frame.f_code.co_filename not in self._files:
-                return None
-            if event == "line" and (line := (frame.f_code.co_filename, frame.f_lineno)) not in self._seen:
-                self._seen.add(line)
-                self._new = True
-            return trace
-
+    def _watched(self) -> Iterator[None]:
         self._inside(True)
-        sys.settrace(trace)
         try:
             yield
         finally:
-            sys.settrace(None)
             self._inside(False)
 
 
@@ -145,14 +124,6 @@ def _limited() -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def _lines(code: CodeType) -> set[int]:
-    """Return the lines of all functions within a module's code."""
-    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
-    body = {line for *_, line in code.co_lines() if line} - {code.co_firstlineno}
-    own = set() if code.co_name == "<module>" else body
-    return own.union(*map(_lines, inner))
 
 
 def fuzz(name: str, corpus: Path, runs: int, seconds: float = 0.0, seed: int = 0) -> dict[str, Any]:
@@ -171,31 +142,47 @@ def fuzz(name: str, corpus: Path, runs: int, seconds: float = 0.0, seed: int = 0
         done += 1
     count = sum(1 for _ in inputs.iterdir())
     row = {"format": name, "inputs": done, "faults": fuzzer.faults, "corpus": count}
-    return row | {"seconds": round(time.monotonic() - began, 1), "coverage": fuzzer.coverage()}
+    return row | {"seconds": round(time.monotonic() - began, 1), "coverage": fuzzer.coverage.shares()}
+
+
+def campaign(names: list[str], corpus: Path, runs: int, seconds: float) -> int:
+    """Give formats turns until so many inputs were tried in all; return the number of faults of the whole campaign."""
+    corpus.mkdir(parents=True, exist_ok=True)
+    file = corpus / "turns.jsonl"
+    turns = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    for name in itertools.islice(itertools.cycle(names), len(turns), None):
+        left = runs - sum(turn["inputs"] for turn in turns)
+        if left <= 0:
+            break
+        options = ["--runs", left, "--seconds", seconds, "--seed", len(turns), "--corpus", corpus]
+        command = [sys.executable, "-m", "tests.fuzz", name, *map(str, options)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        ended = {"format": name, "inputs": 0, "faults": 1, "ended with": done.returncode}
+        turns.append(json.loads(done.stdout) if done.returncode in (0, 1) and done.stdout else ended)
+        line = json.dumps(turns[-1]) + "\n"
+        sys.stdout.write(line)
+        sys.stdout.flush()
+        with file.open("a") as stream:
+            stream.write(line)
+    return sum(turn["faults"] for turn in turns)
 
 
 def main() -> None:
-    """Fuzz the chosen formats one after the other, each in a process; the exit code is 1 after a fault."""
+    """Fuzz one format in this process, or several in turns; the exit code is 1 after a fault."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("formats", nargs="*", help="by default all")
-    parser.add_argument("--runs", type=int, default=100_000, help="inputs of each format")
-    parser.add_argument("--seconds", type=float, default=0.0, help="most seconds of each format; 0: no limit")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--runs", type=int, default=1_000_000, help="inputs in all")
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds of a format's turn; 0: no limit")
+    parser.add_argument("--seed", type=int, default=0, help="seed of a single format")
     parser.add_argument("--corpus", type=Path, default=Path("build/fuzz"))
     given = parser.parse_args()
-    names, failed = given.formats or list(TARGETS), False
+    names, corpus = given.formats or list(TARGETS), given.corpus.absolute()
     if len(names) == 1:
         limit_memory(_MEMORY // 2**20)
-        row = fuzz(names[0], given.corpus.absolute(), given.runs, given.seconds, given.seed)
+        row = fuzz(names[0], corpus, given.runs, given.seconds, given.seed)
         sys.stdout.write(f"{json.dumps(row)}\n")
         sys.exit(bool(row["faults"]))
-    for name in names:
-        options = ["--runs", given.runs, "--seconds", given.seconds, "--seed", given.seed, "--corpus", given.corpus]
-        done = subprocess.run([sys.executable, "-m", "tests.fuzz", name, *map(str, options)])
-        failed = failed or done.returncode != 0
-        if done.returncode not in (0, 1):
-            sys.stdout.write(json.dumps({"format": name, "ended with": done.returncode}) + "\n")
-    sys.exit(failed)
+    sys.exit(campaign(names, corpus, given.runs, given.seconds) > 0)
 
 
 if __name__ == "__main__":
