@@ -244,10 +244,10 @@ class Journal(Closing):
         head_size = self.format.size
         while begin + head_size <= size:
             self._file.seek(begin)
-            # Heads that begin in this piece lie in it as a whole.
+            # Heads that begin in this piece lie in it as a whole, but for the end of the file.
             piece = self._file.read(_SEARCH + head_size - 1)
             at = piece.find(_MARK)
-            while at >= 0:
+            while 0 <= at <= len(piece) - head_size:
                 facts = self.format.facts(piece[at : at + head_size])
                 if facts is not None and not self._fault(facts):
                     return begin + at

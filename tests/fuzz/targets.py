@@ -151,7 +151,7 @@ TARGETS = {
     "obj": Target(_mesh("box.obj"), _read_mesh, (f"{_READ}.obj_stl",), ".obj"),
     "stl": Target(_mesh("box.stl", "text.stl"), _read_mesh, (f"{_READ}.obj_stl",), ".stl"),
     "collada": Target(_mesh("box.dae"), _read_mesh, (f"{_READ}.collada", f"{_READ}.xml_files"), ".dae"),
-    "world": Target(_mesh("shop/shop.world"), _read_mesh, (f"{_READ}.gazebo.world",), ".world"),
+    "world": Target(_mesh("shop/worlds/shop.world"), _read_mesh, (f"{_READ}.gazebo.world",), ".world"),
     "npz": Target(
         _demonstration, _read_demonstration, ("navi_core.demos.archive", "navi_core.demos.demonstration"), ".npz"
     ),

@@ -275,6 +275,15 @@ def test_damage_of_any_length_is_skipped(tmp_path):
         assert f"byte {offsets[11]}; " in recording.damage
 
 
+def test_a_mark_within_the_last_bytes_is_no_head(tmp_path):
+    """The checksum of an empty head is 0."""
+    path = tmp_path / "a.navi"
+    small(path, 2)
+    path.write_bytes(path.read_bytes() + bytes(50) + b"\xf5MSG" + bytes(4))
+    with Recording(path) as recording:
+        assert len(recording.frames) == 2 and recording.broken_off
+
+
 @pytest.mark.parametrize("at_once", [1, 3, 7, 35, 36, 37, 70])
 def test_message_head_is_found_across_search_blocks(tmp_path, monkeypatch, at_once):
     path = tmp_path / "a.navi"
