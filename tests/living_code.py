@@ -21,7 +21,7 @@ def replace_functions(name: str, tree: ast.Module) -> None:
     codes = {(code.co_qualname, code.co_firstlineno): code for code in _codes(compile(tree, file, "exec"))}
     compiled = {id(each.py_func) for each in vars(module).values() if hasattr(each, "py_func")}
     for each in gc.get_objects():
-        if isinstance(each, FunctionType) and each.__code__.co_filename == file and id(each) not in compiled:
+        if type(each) is FunctionType and each.__code__.co_filename == file and id(each) not in compiled:
             code = codes.get((each.__code__.co_qualname, each.__code__.co_firstlineno))
             if code is not None and code.co_freevars == each.__code__.co_freevars:
                 each.__code__ = code

@@ -1,0 +1,1 @@
+"""Pairs of computations that must give the same bits, or differ by a known rounding."""
