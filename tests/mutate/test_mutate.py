@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutate.__main__ import ROOMS, sample, chosen_tests, tried
+from tests.mutate.__main__ import ROOMS, chosen_tests, sample, tried
 from tests.mutate.mutations import Mutant, apply, mutants_of
 
 _CODE = '''
