@@ -155,7 +155,7 @@ def write_page(found: Mapping[tuple[str, str], float]) -> None:
     for ways in dict.fromkeys(ways for ways, _ in found):
         here = {subject: most for (name, subject), most in found.items() if name == ways}
         equal = ", ".join(subject for subject, most in here.items() if not most)
-        others = ", ".join(f"{subject} {most:.2g}" for subject, most in here.items() if most)
+        others = ", ".join(f"{subject} {most:.1g}" for subject, most in here.items() if most)
         rows.append(f"| {ways} | {equal} | {others} |")
     before, head, after = PAGE.read_text().partition(_HEAD)
     table = "\n".join((head, "|---|---|---|", *rows))

@@ -22,8 +22,8 @@ def test_the_page_states_every_pair_and_writes_what_it_reads(monkeypatch, tmp_pa
     copy = tmp_path / "page.md"
     copy.write_text(PAGE.read_text())
     monkeypatch.setattr("tests.bits.pairs.PAGE", copy)
-    write_page(found | {("two threads", "ppo"): 0.25})
-    assert stated() == found | {("two threads", "ppo"): 0.25}
+    write_page(found | {("two threads", "ppo"): 0.5})
+    assert stated() == found | {("two threads", "ppo"): 0.5}
 
 
 def test_states_that_differ_are_apart() -> None:

@@ -17,6 +17,7 @@ from navi_core.config import EnvConfig, EvalConfig, GateConfig
 from navi_core.evaluate import EvalResult, build_course, compare, evaluate
 from navi_core.evaluate.flight.frozen_starts import Flyer
 from navi_core.evaluate.flight.subjects import resolve_subject
+from navi_core.evaluate.statistics import binomial_bounds
 from navi_core.learn.run.process import torch_threads
 from navi_core.pilots import Pose
 from navi_core.record.home import load_scenes
@@ -63,7 +64,9 @@ def run_gate(
         prevented: Fraction of colliding motions that the gate holds back (recall).
         false_wait: Fraction of harmless motions that the gate holds back (false positives).
         collisions_without: Collision events of a random policy.
-        collisions_behind: The same behind the gate, from the same starts with the same draws.
+        gated: Motions of the flights behind the gate.
+        collisions_behind: Collisions behind the gate, as it is served, from the same starts with the same draws.
+        upper: Upper 95 % bound of the probability that a gated motion collides.
     """
     env_config = EnvConfig(azimuth_bins=azimuth_bins, elevation_bins=elevation_bins, stagger=False)
     config = GateConfig()
@@ -91,7 +94,9 @@ def run_gate(
         "prevented": float(waits[collides].float().mean()),
         "false_wait": float(waits[~collides].float().mean()),
         "collisions_without": without,
+        "gated": sessions * decisions,
         "collisions_behind": behind,
+        "upper": binomial_bounds(behind, sessions * decisions)[1],
     }
 
 
@@ -155,7 +160,7 @@ def _collisions(flight: _Flight, decisions: int, gated: bool) -> int:
     for _ in range(decisions):
         action = flight.draw()
         if gated:
-            action = torch.where(flight.judge(action)[:, None], action, 0.0)
+            action = flight.choose_action(action, flight.env.state_dict())
         total += int(flight.fly(action).sum())
     return total
 
@@ -196,7 +201,9 @@ def gate(
             "prevented": figure("prevented", ".3f"),
             "false WAIT": figure("false_wait", ".3f"),
             "collisions": figure("collisions_without"),
+            "gated motions": figure("gated"),
             "behind the gate": figure("collisions_behind"),
+            "at most, 95 %": figure("upper", ".1e"),
         },
         threads=threads,
     )
