@@ -118,7 +118,7 @@ def pairs() -> list[Pair]:
                 "ATEN_CPU_CAPABILITY": kind,
                 "MKL_ENABLE_INSTRUCTIONS": kind.upper().replace("DEFAULT", "SSE4_2"),
             }
-            found.append(Pair(f"matrix products by {name}", learner, _with(variables, learner=learner)))
+            found.append(Pair(f"{name} matrix products", learner, _with(variables, learner=learner)))
         for tracer in _TRACERS if flies else ():
             found.append(Pair(f"rays by {_TRACERS[tracer]}", learner, _with(learner=learner, tracer=tracer)))
     found.append(Pair("rows split among environments", "environment", _with(environment=True, parts=(1, 3, 2))))
