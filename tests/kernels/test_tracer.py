@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from navi_core.bench.engine.raycast import free_poses
 from navi_core.config import CompileConfig
 from navi_core.errors import SceneError
 from navi_core.kernels.rays.brute import cast_brute
 from navi_core.scenes import compile_mesh, generate_scene
-from navi_core.world import Field
+from navi_core.world import Field, spherical_directions
 from tests.conftest import box_triangles, mesh_of
 
 
@@ -52,6 +53,32 @@ def test_agrees_with_every_triangle_search(family: str) -> None:
     assert np.quantile(np.abs(error), 0.99) <= 0.01
     # The widened rim of a triangle may stop a ray that just passes it; no ray ever ends behind a surface.
     assert error.max() <= 0.01 and not (hit & ~valid).any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["apartment", "maze", "atrium", "rooms"])
+def test_no_ray_of_25_million_leaves_a_closed_scene(family: str) -> None:
+    """Turned panoramas from free points, tile by tile as in flight; each miss is searched in all triangles (10 s)."""
+    scene, look = compile_mesh(generate_scene(family, 3), CompileConfig(resolution=512)), spherical_directions(256, 48)
+    field, rng = Field([scene]), np.random.default_rng(2)
+    cast, lost, points = 0, 0, free_poses(field, 256, 2)
+    while cast < 25_000_000:
+        chosen = points[rng.integers(0, len(points), 64)] + torch.from_numpy(rng.uniform(-0.2, 0.2, (64, 3))).float()
+        yaw = torch.from_numpy(rng.uniform(-np.pi, np.pi, 64)).float()
+        valid = field.cast_rays(chosen, look, torch.zeros(64, dtype=torch.int32), elevations=48, yaw=yaw).valid
+        row, ray = np.nonzero(~valid.numpy())
+        if len(row):
+            missed = exact(scene, chosen.numpy()[row], _turned(look, yaw)[row, ray])
+            lost += int(np.isfinite(missed).sum())
+        cast += valid.numel()
+    assert lost == 0, f"{lost} of {cast} rays"
+
+
+def _turned(directions: torch.Tensor, yaw: torch.Tensor) -> np.ndarray:
+    """Turn directions (R, 3) by the yaw (B,) of each row, counter-clockwise seen from above."""
+    x, y, z = directions.T
+    cos, sin = torch.cos(yaw)[:, None], torch.sin(yaw)[:, None]
+    return torch.stack([x * cos + z * sin, y.expand(len(yaw), -1), z * cos - x * sin], dim=-1).numpy()
 
 
 @pytest.mark.parametrize("resolution", [16, 64, 512, 2048])
