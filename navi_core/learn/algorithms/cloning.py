@@ -101,7 +101,7 @@ class DemoFeed:
         self.held_out = [e for e, out in zip(data.episodes, aside, strict=True) if out]
         if not self.training:
             raise DemoError(
-                "one episode alone leaves nothing to hold out; record more with `navi demos expert --episodes`",
+                "one flight alone leaves none to hold out; record one more (`navi explore SCENE --record`)",
                 path=data.episodes[0].file,
             )
 

@@ -131,6 +131,7 @@ class ExplorerSession:
         self._attempt += 1
         self.observation = self.env.reset(episode=self._attempt)[0].numpy()
         self._flown: list[npt.NDArray[np.float32]] = []
+        self._touched: list[bool] = []
         self._states: list[tuple[int, dict[str, torch.Tensor]]] = []
         self.trajectory: list[tuple[float, float, float]] = []
         self.trajectory_version += 1
@@ -165,10 +166,11 @@ class ExplorerSession:
         """Start recording a flight as a demonstration.
 
         Raises:
-            DemoError: The session was given no folder, or one that cannot be written.
+            ConfigError: The session was given no folder.
+            DemoError: The folder cannot be written.
         """
         if self.folder is None:
-            raise DemoError("flights are not recorded; start with `navi explore --record DIR`", path=Path("."))
+            raise ConfigError("this explorer records no flights; end it and start `navi explore SCENE --record`")
         if self.recording is None:
             self.recording = FlightJournal(self.folder, self._facts())
             self._recorded_from, self.paused = len(self._flown), False
@@ -197,6 +199,10 @@ class ExplorerSession:
             self.recording.remove()
             self.recording = None
 
+    def contacts(self) -> int:
+        """Return the number of decisions with a collision, since the recording began or in the whole flight."""
+        return sum(self._touched[self._recorded_from :])
+
     def undo(self, decisions: int | None = None) -> int:
         """Undo the last decisions by state restore and replay, back to the start of the recording or flight at most.
 
@@ -215,6 +221,7 @@ class ExplorerSession:
         self.env.load_state_dict(state)
         self.observation = self.env.observe()[0].numpy()
         self._flown = again[:begin]
+        del self._touched[begin:]
         del self.trajectory[begin:]
         self._update(None)
         for action in again[begin:]:
@@ -258,6 +265,7 @@ class ExplorerSession:
         self._flown.append(action)
         self.observation = batch.obs[0].numpy()
         self._update(batch)
+        self._touched.append(self.last["collided"])
 
     def _update(self, batch: StepBatch | None) -> None:
         x, y, z, _ = self.pose()

@@ -243,6 +243,7 @@ class ExploreShow:
         return {
             "recording": log is not None,
             "recorded": len(log) if log is not None else 0,
+            "contacts": session.contacts(),
             "limit": session.config.max_decisions,
             "paused": session.paused,
             "assist": session.assist,
@@ -256,8 +257,12 @@ class ExploreShow:
         }
 
     def _finish(self) -> None:
+        flown, touched = len(self.session.recording or ()), self.session.contacts()
         path = self.session.finish()
-        self._notice = f"saved {path.name}" if path else "nothing to save: fewer than two decisions were recorded"
+        facts = f"{flown * self.session.config.dynamics.decision_seconds:.1f} s, {touched} contacts"
+        self._notice = (
+            f"saved {path.name}: {facts}" if path else "nothing to save: fewer than two decisions were recorded"
+        )
 
     def _discard(self) -> None:
         self.session.discard()

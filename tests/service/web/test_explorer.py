@@ -303,7 +303,7 @@ def test_invalid_command_is_refused_without_motion(session, command):
 
 
 def test_recording_without_a_folder_names_the_option(choices):
-    with pytest.raises(DemoError, match="--record"):
+    with pytest.raises(ConfigError, match="--record"):
         ExplorerSession(choices, SMALL).record()
 
 

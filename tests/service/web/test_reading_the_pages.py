@@ -26,7 +26,7 @@ from tests.service.web.page_client import page_client
 from tests.service.web.test_explorer import SMALL
 from tests.service.web.test_watching import until
 
-AT = re.compile(r"At (-?[\d.]+), (-?[\d.]+), (-?[\d.]+) m")
+AT = re.compile(r"At (-?[\d.]+), (-?[\d.]+) m, height (-?[\d.]+) m")
 
 
 @pytest.fixture
@@ -59,7 +59,8 @@ def test_earnings_add_up_to_the_reward_and_short_updates_stay_live(apartments, t
             # Caption and position are those of one decision.
             caption = AT.search(page.locator(".view3d-sentence").inner_text()).groups()
             position = page.locator("#pose").inner_text().replace(" m", "").split(", ")[:3]
-            assert [float(part) for part in caption] == pytest.approx([float(part) for part in position], abs=0.051)
+            x, height, z = (float(part) for part in position)
+            assert [float(part) for part in caption] == pytest.approx([x, z, height], abs=0.051)
             recorder.join()
             assert page.locator("#phase").inner_text() == "live"
         # The recording has no update, so the replay shows no empty card of a training.

@@ -156,6 +156,9 @@ def test_assisted_flight_touches_nothing(apartments):
                 session.fly(command)
                 touched[assist] += session.last["collided"]
                 slowed.append(session.last["slowed"])
+        assert session.contacts() == touched[assist]
+        session.undo(300)
+        assert session.contacts() == 0
     assert touched[False] > 20 and touched[True] == 0
     assert 0.2 < np.mean(slowed) < 1.0
 

@@ -62,7 +62,7 @@ const show = {
     map.add(message);
     terms.show(message);
     const [x, y, z, yaw] = message.pose;
-    $("pose").textContent = `${x.toFixed(2)}, ${y.toFixed(2)}, ${z.toFixed(2)} m, ${Math.round((yaw * 180) / Math.PI)}°`;
+    $("pose").textContent = `${x.toFixed(2)}, ${y.toFixed(2)}, ${z.toFixed(2)} m, yaw ${Math.round((yaw * 180) / Math.PI)}°`;
     $("speed").textContent = message.speed === null ? "–" : `${message.speed.toFixed(2)} m/s`;
     $("step").textContent = message.step.toLocaleString("en");
     $("step").dataset.value = message.step;

@@ -235,7 +235,7 @@ class View3d {
   /** The picture in words, for screen readers and for all who read. */
   describe() {
     if (!this.pose) return;
-    const [x, y, z, yaw] = this.pose, parts = [`At ${x.toFixed(1)}, ${y.toFixed(1)}, ${z.toFixed(1)} m, facing ${COMPASS[eighth(yaw)]}`];
+    const [x, y, z, yaw] = this.pose, parts = [`At ${x.toFixed(1)}, ${z.toFixed(1)} m, height ${y.toFixed(1)} m, facing ${COMPASS[eighth(yaw)]}`];
     if (this.nearest) parts.push(`nearest: ${nameOf(this.names, this.nearest.id)} ${this.nearest.metres.toFixed(1)} m ${this.nearest.side}`);
     if (Number.isFinite(this.frame?.seen_share)) parts.push(`${(100 * this.frame.seen_share).toFixed(0)} % of the floor seen`);
     if (this.frame?.slowed < 1) parts.push(this.frame.slowed > 0 ? `slowed to ${Math.round(100 * this.frame.slowed)} % before an obstacle` : "the way is blocked");
