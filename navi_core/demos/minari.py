@@ -14,7 +14,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -102,7 +102,12 @@ def export_minari(folder: Path, demos: Iterable[Demonstration], *, dataset_id: s
     storage.update_episodes(_buffers(itertools.chain([first], demos), shape, attributes))
     storage.update_episode_metadata(attributes, range(len(attributes)))
     storage.update_metadata(
-        {"dataset_id": dataset_id, "minari_version": minari.__version__, "description": "Flights recorded by Navi"}
+        {
+            "dataset_id": dataset_id,
+            "minari_version": minari.__version__,
+            "description": "Flights recorded by Navi",
+        }
+        | _environment(first, attributes)
     )
     # A killed export leaves a hidden folder, never half a dataset.
     unfinished.rename(folder)
@@ -307,6 +312,32 @@ def _attributes(demo: Demonstration) -> dict[str, Any]:
         "navi_source_hash": demo.source_hash,
         "navi_vocabulary": json.dumps(demo.vocabulary, sort_keys=True),
     }
+
+
+def _environment(demo: Demonstration, attributes: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Return the specification of the recorded environment, which `recover_environment()` makes.
+
+    It is empty if a scene came from a file, for scenes are not part of a dataset.
+    """
+    from gymnasium.envs.registration import EnvSpec
+
+    from navi_core.scenes import FAMILIES
+
+    names = [re.fullmatch(r"([a-z]+)_(\d{4,})", one["navi_scene"]) for one in attributes]
+    scenes = sorted({f"{name[1]}:{int(name[2])}" for name in names if name and name[1] in FAMILIES})
+    if not all(name and name[1] in FAMILIES for name in names):
+        return {}
+    azimuth, elevation = demo.observations.shape[2:]
+    *speeds, yaw = demo.limits
+    config = {
+        "azimuth_bins": azimuth,
+        "elevation_bins": elevation,
+        "max_distance": demo.max_distance,
+        "dynamics": {"max_speed": speeds, "max_yaw_rate": yaw},
+    }
+    place = "navi_core.world.gym_adapter:ExploreEnv"
+    spec = EnvSpec("Navi/Explore-v0", entry_point=place, kwargs={"config": config, "scenes": scenes})
+    return {"env_spec": spec.to_json()}
 
 
 def _missing(error: ImportError) -> ConfigError:

@@ -197,6 +197,19 @@ def test_minari_round_trip(tmp_path):
         export_minari(folder, demos, dataset_id="navi/test-v0")
 
 
+def test_minari_recovers_the_environment_of_generated_scenes(tmp_path):
+    minari = pytest.importorskip("minari", reason="the extra minari is not installed")
+    from navi_core.demos import export_minari
+
+    demos = [make_demo(scene="apartment_0003", max_distance=20.0), make_demo(scene="maze_0001", max_distance=20.0)]
+    export_minari(tmp_path / "set", demos, dataset_id="navi/test-v0")
+    env = minari.MinariDataset(tmp_path / "set" / "data").recover_environment()
+    assert env.reset(seed=0)[0].shape == (3, 16, 8) and env.action_space.shape == (4,)
+    inner = env.unwrapped._batch.env
+    assert [scene.name for scene in inner.field.scenes] == ["apartment_0003", "maze_0001"]
+    assert inner.config.max_distance == 20.0
+
+
 def test_minari_import_refuses_malformed_files(tmp_path):
     h5py = pytest.importorskip("h5py", reason="the extra minari is not installed")
     from navi_core.demos import import_minari

@@ -22,6 +22,7 @@ from navi_core.service.wire import (
     Action,
     BatchStepRequest,
     BatchStepResult,
+    DescribeRequest,
     Fault,
     StepRequest,
     StepResult,
@@ -73,6 +74,18 @@ def test_repeated_step_id_is_answered_without_flying(stage) -> None:
         first = ask(socket, StepRequest(command(0, 1), 1, time.time()))
         again = ask(socket, StepRequest(command(0, 1), 1, time.time()))
         assert again.to_map() == first.to_map() and server.steps == 1
+
+
+def test_environment_describes_itself_to_clients_that_ask(stage) -> None:
+    server = stage.environment(sessions=2, first_env_id=10)
+    with requester(server.answer_endpoint) as socket:
+        about = ask(socket, DescribeRequest(time.time()))
+        assert about.env_ids.tolist() == [10, 11] and about.max_distance == server.env.config.max_distance
+        assert about.limits.tolist() == [5.0, 2.0, 3.0, 3.0] and about.decision_hz == pytest.approx(10.0)
+        names = dict(zip(about.semantic_ids.tolist(), about.semantic_names, strict=True))
+        assert names == dict(server.env.field.semantic_names) and len(names) > 3
+        socket.send_multipart([b"describe_request_v2", b"\x80"])
+        assert decode(socket.recv_multipart()).code == "malformed"
 
 
 def test_refused_requests_are_answered_with_the_reason(stage) -> None:

@@ -60,6 +60,7 @@ def test_array_has_the_specified_bytes() -> None:
 def test_topics_match_the_specification() -> None:
     assert set(TOPICS) == {
         "distance_matrix_v2", "action_v2", "telemetry_event_v2", "step_request_v2", "step_result_v2", "fault_v2",
+        "describe_request_v2", "description_v2",
     }  # fmt: skip
 
 

@@ -21,16 +21,19 @@ from navi_core.service.viewing.feed import selected_drone
 from navi_core.service.wire import (
     Action,
     BatchStepResult,
+    Description,
     DistanceMatrix,
     Fault,
     Message,
     StepResult,
+    decode,
     encode,
 )
 from navi_core.service.wire.sockets import LINGER_MS, Publisher, Socket, Subscriber, poller_of
 from navi_core.world import Field, NavigationEnv, Poses
 
 _OBSERVATIONS, _TELEMETRY = "distance_matrix_v2", "telemetry_event_v2"
+_DESCRIBE = b"describe_request_v2"
 
 
 class EnvironmentServer(Server):
@@ -126,10 +129,29 @@ class EnvironmentServer(Server):
             # REQ sockets put an empty frame before the message; DEALER sockets may.
             split = 2 if frames[1:2] == [b""] else 1
             try:
-                self._requests.add(frames[:split], frames[split:])
+                if frames[split : split + 1] == [_DESCRIBE]:
+                    decode(frames[split:], self._limits)
+                    self._reply(frames[:split], self._description())
+                else:
+                    self._requests.add(frames[:split], frames[split:])
             except WireError as error:
                 self.metrics.count("refused_total", about="requests that were refused")
                 self._reply(frames[:split], Fault(error.code, str(error)[:1000], time.time()))
+
+    def _description(self) -> Description:
+        """Build the answer to a DescribeRequest."""
+        c, named = self.env.config, self.env.field.semantic_names
+        return Description(
+            env_ids=np.arange(self.config.sessions, dtype=np.int32) + self.config.first_env_id,
+            matrix_shape=(c.azimuth_bins, c.elevation_bins),
+            max_distance=c.max_distance,
+            limits=np.array([*c.dynamics.max_speed, c.dynamics.max_yaw_rate], np.float32),
+            decision_hz=c.dynamics.decision_hz,
+            max_steps=c.max_steps,
+            semantic_ids=np.array(list(named), np.int32),
+            semantic_names=tuple(named.values()),
+            timestamp=time.time(),
+        )
 
     def _fly_batch(self) -> None:
         """Execute the next batch of step requests, and reply; a repeated request gets its earlier result."""

@@ -20,6 +20,8 @@ from navi_core.service.wire.messages import (
     Action,
     BatchStepRequest,
     BatchStepResult,
+    DescribeRequest,
+    Description,
     DistanceMatrix,
     Fault,
     Message,
@@ -95,6 +97,8 @@ TOPICS: dict[str, tuple[type[Message], ...]] = {
     "telemetry_event_v2": (TelemetryEvent,),
     "step_request_v2": (StepRequest, BatchStepRequest),
     "step_result_v2": (StepResult, BatchStepResult),
+    "describe_request_v2": (DescribeRequest,),
+    "description_v2": (Description,),
     "fault_v2": (Fault,),
 }
 """Message classes of each topic."""

@@ -79,6 +79,14 @@ def text(value: object, name: str, _: Sizes) -> str:
     return value
 
 
+def texts(value: object, name: str, sizes: Sizes) -> tuple[str, ...]:
+    """Validate a list of texts, one for each of the N numbers of a message."""
+    if not isinstance(value, list | tuple):
+        raise WireError(f"{name} is {_describe(value)}, expected a list of texts")
+    _same("N", len(value), name, sizes)
+    return tuple(text(part, name, sizes) for part in value)
+
+
 def size(value: object, name: str, sizes: Sizes) -> tuple[int, int]:
     """Validate a pair of azimuth and elevation bins; fixes both named axes."""
     if not isinstance(value, list | tuple) or len(value) != 2:
@@ -322,6 +330,36 @@ class BatchStepResult(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class DescribeRequest(Message):
+    """Message: request of the environment's description."""
+
+    timestamp: Real
+
+
+@dataclass(frozen=True, eq=False)
+class Description(Message):
+    """Message: what a client has to know of an environment before it flies."""
+
+    env_ids: Annotated[np.ndarray, array("int32", "B")]
+    """(B,) ids of the environment's drones."""
+    matrix_shape: Annotated[tuple[int, int], size]
+    """Azimuth and elevation bins."""
+    max_distance: Real
+    """Range [m]."""
+    limits: Annotated[np.ndarray, array("float32", 4)]
+    """(4,) largest speeds: forward, vertical, lateral [m/s], yaw [rad/s]."""
+    decision_hz: Real
+    """Decisions per second [Hz]."""
+    max_steps: Integer
+    """Most decisions of an episode."""
+    semantic_ids: Annotated[np.ndarray, array("int32", "N")]
+    """(N,) semantic ids of the scenes."""
+    semantic_names: Annotated[tuple[str, ...], texts]
+    """Their names, in the same order."""
+    timestamp: Real
+
+
+@dataclass(frozen=True, eq=False)
 class TelemetryEvent(Message):
     """Message: telemetry event with a typed vector of numbers."""
 
@@ -349,7 +387,7 @@ MESSAGES: dict[str, type[Message]] = {
     cls.__name__: cls
     for cls in (
         RobotPose, DistanceMatrix, Action, StepRequest, StepResult, BatchStepRequest, BatchStepResult,
-        TelemetryEvent, Fault,
+        DescribeRequest, Description, TelemetryEvent, Fault,
     )
 }  # fmt: skip
 """Message classes by the name in `_type`."""
