@@ -4,6 +4,7 @@ from navi_core.evaluate.comparison import Comparison, SeedComparison, compare, c
 from navi_core.evaluate.flight.course import Course, Start, build_course
 from navi_core.evaluate.flight.subjects import Autopilot, named_subject, take_off
 from navi_core.evaluate.metrics.coverage import Coverage, FloorTruth, measure_coverage
+from navi_core.evaluate.model_card import write_model_card
 from navi_core.evaluate.pictures import top_down_map, write_traces
 from navi_core.evaluate.promotion import (
     Decision,
@@ -70,5 +71,6 @@ __all__ = [
     "take_off",
     "top_down_map",
     "two_way_interval",
+    "write_model_card",
     "write_traces",
 ]

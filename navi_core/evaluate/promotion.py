@@ -14,6 +14,7 @@ from navi_core.config import EvalConfig
 from navi_core.errors import CheckpointError, EvaluationError, RegistryError
 from navi_core.evaluate.comparison import Comparison, compare, paired_differences
 from navi_core.evaluate.flight.course import Course
+from navi_core.evaluate.model_card import write_model_card
 from navi_core.evaluate.protocol import evaluate
 from navi_core.evaluate.result import EvalResult
 from navi_core.evaluate.statistics import binomial_bounds, bootstrap_interval
@@ -306,4 +307,5 @@ def promote(
             if record is not None:
                 record(replace(decision, promoted=False, reason=f"Refused, {error}"), flights)
             raise
+        write_model_card(contender, challenger, decision.reason)
     return decision, flights

@@ -89,6 +89,11 @@ def test_champions_change_only_by_beating_their_predecessor(halls, registry, tmp
     assert [flown.summary.get("confirms", False) for pair in flights for flown in pair] == [False, False, True, True]
     assert better.evaluation_id == flights[1][0].evaluation_id and "Confirmed on other starts" in better.reason
     assert registry.resolve("champion").version == circles
+    card = (registry.path / f"{circles}.md").read_text()
+    assert f"# Model card of {circles}" in card and "Apache-2.0" in card and better.reason in card
+    assert "flights without a collision" in card and "| C_vis AUC (%) | " in card
+    assert all(f"## {title}" in card for title in ("Scenes", "Scores", "Failures", "Limits", "Licence"))
+    assert not (registry.path / f"{crashes}.md").exists()
 
     with pytest.raises(EvaluationError, match="is the champion already"):
         promote("champion", registry, course)

@@ -48,7 +48,7 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
         EvaluationError: The corpus has no validation scene.
         RegistryError: Another version got the alias in the moment between decision and move; nothing moved.
     """
-    from navi_core.evaluate import decide_and_confirm, scenes_seen
+    from navi_core.evaluate import decide_and_confirm, scenes_seen, write_model_card
 
     registry = open_registry()
     version, holder = policy["version"], _holder(registry)
@@ -108,6 +108,7 @@ def challenge(policy: dict[str, Any], config: EvalConfig) -> dict[str, Any]:
                 write_document(held / f"{version}.json", row)
                 file.unlink()
                 raise
+            write_model_card(registry.resolve(version), challenger, row["reason"])
             previous = version
     return row | {"champion": previous, "reused": reused}
 
