@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,7 +47,7 @@ def doctor(
         _print_faults(as_json)
         return
     if folder is None:
-        rows = check_machine()
+        rows = check_machine() + check_environment()
         print_json({"machine": rows}) if as_json else _print_machine(rows)
         if any(row["state"] == "broken" for row in rows):
             raise typer.Exit(3)
@@ -128,6 +131,23 @@ def check_machine() -> list[dict[str, str]]:
     except ConfigError as error:
         rows.append(_fact("NAVI_PLUGINS", "broken", str(error)))
     return rows
+
+
+def check_environment() -> list[dict[str, str]]:
+    """Measure the Python environment: size of its packages, time of imports in fresh processes."""
+    packages = Path(sysconfig.get_path("purelib"))
+    size = sum(file.lstat().st_size for file in packages.rglob("*") if not file.is_dir())
+    times = (f"{name} {_import_seconds(name):.1f} s" for name in ("navi_core.cli.main", "torch", "navi_core.learn"))
+    return [
+        _fact("packages", "ok", f"{size / 1e9:.1f} GB in {packages}"),
+        _fact("import times", "ok", ", ".join(times)),
+    ]
+
+
+def _import_seconds(name: str) -> float:
+    """Time the import of a module in a fresh process [s]."""
+    program = f"import time; start = time.perf_counter(); import {name}; print(time.perf_counter() - start)"
+    return float(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
 
 
 def _fact(what: str, state: str, detail: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from navi_core.cli.doctor import check_machine
+from navi_core.cli.doctor import check_environment, check_machine
 from navi_core.cli.main import main
 from navi_core.config import CompileConfig, CorpusConfig
 from navi_core.errors import MeshError, SceneError
@@ -304,6 +304,17 @@ def test_doctor_gives_the_reason_of_a_home_that_cannot_be_written(monkeypatch, t
     monkeypatch.setattr("os.access", lambda *_: False)
     home = next(row for row in check_machine() if row["what"] == "NAVI_HOME")
     assert home["state"] == "broken" and "is not writable; set NAVI_HOME to a folder that is" in home["detail"]
+
+
+def test_doctor_measures_the_environment_and_its_imports():
+    packages, times = check_environment()
+    assert float(packages["detail"].split()[0]) > 0.5 and packages["detail"].endswith("site-packages")
+    assert [part.split()[0] for part in times["detail"].split(", ")] == [
+        "navi_core.cli.main",
+        "torch",
+        "navi_core.learn",
+    ]
+    assert 0 < float(times["detail"].split()[1]) < 60
 
 
 def test_doctor_without_a_folder_checks_the_machine(monkeypatch, tmp_path, capsys):
