@@ -24,6 +24,14 @@ def test_interrupted_write_leaves_the_file_unchanged(tmp_path):
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["book.json"]
 
 
+def test_a_file_is_whole_when_it_is_synced_and_before_it_has_its_name(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append((os.fstat(number).st_size, path.exists())))
+    path = tmp_path / "book.json"
+    write_durably(path, b"four")
+    assert synced[0] == (4, False) and len(synced) == 2
+
+
 def test_only_files_of_killed_writers_are_removed(tmp_path):
     # Hidden files of other programs stay at any age.
     others = (".draft.tmp", ".draft.odt.tmp", ".1.tmp", "whole.pt")

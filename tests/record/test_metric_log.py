@@ -32,6 +32,16 @@ def segments(outbox: Path) -> list[tuple[dict, list[dict]]]:
     return found
 
 
+def test_foreign_files_do_not_count_as_segments(tmp_path):
+    (tmp_path / "zebra.ndjson").write_text("")
+    (tmp_path / f"{2**62:020d}-draft.txt").write_text("")
+    log = MetricLog(tmp_path, "run", CONTEXT)
+    log.scalars(64, {"reward_ema": 0.5})
+    log.flush()
+    (made,) = (file.name for file in tmp_path.glob("*-metrics.ndjson"))
+    assert int(made[:20]) < 2**62
+
+
 def test_flush_writes_one_whole_segment_per_table_with_its_context(tmp_path):
     log = MetricLog(tmp_path, "run", CONTEXT)
     log.scalars(64, {"reward_ema": 0.5, "sps": np.float32(2.0)})

@@ -34,6 +34,14 @@ def test_odd_or_small_point_limit_is_kept():
             assert len(set(np.diff(steps)[:-1])) <= 1
 
 
+def test_a_resumed_run_takes_nothing_from_the_points_behind_it():
+    curve = grown(11, most=6)
+    assert curve.steps[-1] == 8192.0 * 10
+    curve.take(8192.0 * 6, {"loss": 1.0})
+    assert curve.steps[-1] == 8192.0 * 6 and curve.series["reward"][-1] != 10.0
+    assert all(a < b for a, b in zip(curve.steps, curve.steps[1:]))
+
+
 def test_new_run_in_the_same_curve_starts_unthinned():
     curve = grown(400_000)
     for update in range(1, 501):
