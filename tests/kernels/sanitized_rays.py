@@ -1,4 +1,4 @@
-"""Casts odd rays through a field with a library given on the command line; run by test_sanitized.py."""
+"""All C++ kernels of a library given on the command line: odd rays, steps, lookahead, advantages."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import sys
 import numpy as np
 import torch
 
-from navi_core.config import EnvConfig
+from navi_core.config import EnvConfig, GateConfig
+from navi_core.kernels import advantages
 from navi_core.kernels.native import library as native
 from navi_core.kernels.rays import cuda, tracer
 from navi_core.scenes import load_gmdag
+from navi_core.service.gate import DroneState, RolloutGate, choose_action
 from navi_core.world import Field, NavigationEnv
 
 
@@ -58,7 +60,34 @@ def main(library: str, rounds: int, scenes: list[str]) -> None:
             env = NavigationEnv(field, rows, config, seed=lanes)
             for _ in range(12):
                 env.step(torch.from_numpy(rng.uniform(-1.5, 1.5, (rows, 4))))
+        judge(field, config.model_copy(update={"max_steps": 100}), rng)
+    estimate(loaded, rng)
     sys.stdout.write("clean\n")
+
+
+def judge(field: Field, config: EnvConfig, rng: np.random.Generator) -> None:
+    """Let the gate look ahead: flights, panoramas and rewards from where the drones are."""
+    env = NavigationEnv(field, 7, config, seed=1)
+    gate, rows, obs = RolloutGate(field, config, GateConfig(), capacity=7), torch.arange(7), env.reset()
+    for step in range(6):
+        life = env.state_dict()
+        drones = DroneState(rows, life["position"], life["yaw"].squeeze(1), life["velocity"], obs)
+        if step == 0:
+            gate.begin(drones)
+        gate.remember(drones)
+        chosen = choose_action(gate, drones, torch.from_numpy(rng.uniform(-1, 1, (7, 4))).float(), (0.5,))
+        obs = env.step(chosen.command).obs
+
+
+def estimate(loaded: ctypes.CDLL, rng: np.random.Generator) -> None:
+    """Estimate advantages of rollouts whose rows do not fill a block."""
+    advantages._library = lambda: loaded
+    for steps, rows in ((1, 1), (5, 7), (3, 64), (2, 65)):
+        for kind in (torch.float32, torch.float64):
+            numbers = [torch.from_numpy(rng.normal(size=(steps, rows))).to(kind) for _ in range(5)]
+            ends = [torch.from_numpy(rng.random((steps, rows)) < 0.3) for _ in range(2)]
+            for weights in ((), numbers[3:]):
+                advantages.advantages_of(*numbers[:3], *ends, *weights, gamma=0.99, lam=0.95)
 
 
 if __name__ == "__main__":

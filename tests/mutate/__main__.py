@@ -30,7 +30,7 @@ ROOMS = {
     "world": ("navi_core/world", "tests/world"),
     "learn": ("navi_core/learn", "tests/learn"),
     "evaluate": ("navi_core/evaluate", "tests/evaluate"),
-    "record": ("navi_core/record", "tests/record tests/service/web/test_recordings.py tests/pipeline/warehouse"),
+    "record": ("navi_core/record", "tests/record tests/service/web/test_recordings.py"),
     "warehouse": ("navi_pipeline/lib/warehouse", "tests/pipeline/warehouse"),
 }
 """Room → its folder, and its tests."""
