@@ -44,5 +44,5 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "page", [page for page in TUTORIALS if page.stem != "first-policy"], ids=lambda page: page.stem
 )
 def test_tutorial_runs_as_printed(page: Path, home: Path) -> None:
-    """All together take about 6 minutes on two quiet cores."""
+    """All together take about 6 minutes on two quiet cores, 13 on busy ones."""
     assert run(page, home)
