@@ -85,6 +85,7 @@ def test_odometry_equals_dynamics_in_free_flight(box_scene):
     np.testing.assert_allclose(speed, velocity[0].numpy(), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_odometry_stays_close_through_collisions(field):
     """With strong disturbances the frontier pilot collides often, and its pose estimate stays close."""
     flight = Flight(field, build_pilot("frontier"), [1, 2, 3, 4], [0, 1, 0, 1], noise=0.9)

@@ -55,6 +55,7 @@ def navi(home: Path, *arguments: str, learner: str = "ppo"):
     return json.loads(result.stdout)
 
 
+@pytest.mark.slow
 def test_a_policy_learns_to_fly_to_goals_and_is_evaluated_there(home):
     """Two updates, then an evaluation; a point-goal run starts from fresh weights."""
     goal = ("--task", "point_goal", "--set", "env.goal.per_scene=2", "--steps", str(2 * ROWS * ROLLOUT))
