@@ -11,6 +11,8 @@ from navi_core.record.durable import write_durably
 
 _LISTED = 5
 """Weakest flights listed."""
+_NAMES = {"c_vis_auc": "C_vis AUC (%)", "c_seen_auc": "C_seen AUC (%)"}
+"""Names of the headline metrics."""
 _GENERATED = re.compile(r"[a-z]+(?=_\d{4,}$)")
 
 
@@ -37,7 +39,9 @@ def _card(entry: ModelVersion, flown: EvalResult, reason: str) -> str:
     config, protocol, summary = trained.train_config(), flown.config, flown.summary
     seconds = protocol.max_steps / entry.decision_hz
     hit = sum(not row["collision_free"] for row in flown.episodes)
-    weakest = sorted(flown.episodes, key=lambda row: float(row["c_vis_auc"]))[:_LISTED]
+    metric = protocol.coverage_metric
+    name = _NAMES[metric]
+    weakest = sorted(flown.episodes, key=lambda row: float(row[metric]))[:_LISTED]
     lines = [
         f"# Model card of {entry.version}",
         "",
@@ -56,7 +60,7 @@ def _card(entry: ModelVersion, flown: EvalResult, reason: str) -> str:
         "",
         "| metric | value |",
         "|---|---|",
-        f"| C_vis AUC (%) | {_interval(summary)} |",
+        f"| {name} | {_interval(summary, metric)} |",
         f"| collisions per minute | {summary['collisions_per_minute']:.2f} |",
         f"| flights without a collision | {len(flown.episodes) - hit} of {len(flown.episodes)} |",
         "",
@@ -66,10 +70,10 @@ def _card(entry: ModelVersion, flown: EvalResult, reason: str) -> str:
         "",
         "The flights with the least coverage:",
         "",
-        "| scene | start | C_vis AUC (%) | collisions per minute |",
+        f"| scene | start | {name} | collisions per minute |",
         "|---|---|---|---|",
         *(
-            f"| {_cell(row['scene'])} | {row['start']} | {row['c_vis_auc']:.1f} | {row['collisions_per_minute']:.1f} |"
+            f"| {_cell(row['scene'])} | {row['start']} | {row[metric]:.1f} | {row['collisions_per_minute']:.1f} |"
             for row in weakest
         ),
         "",
@@ -94,10 +98,10 @@ def _kinds(names: list[str]) -> str:
     return ", ".join([*(f"{number} × {family}" for family, number in sorted(families.items())), *files]) or "none known"
 
 
-def _interval(summary: dict[str, object]) -> str:
-    low, high = summary["c_vis_auc_low"], summary["c_vis_auc_high"]
+def _interval(summary: dict[str, object], metric: str) -> str:
+    low, high = summary[f"{metric}_low"], summary[f"{metric}_high"]
     ends = "" if low is None or high is None else f" [{low:.1f}, {high:.1f}]"
-    return f"{summary['c_vis_auc']:.1f}{ends}"
+    return f"{summary[metric]:.1f}{ends}"
 
 
 def _cell(name: object) -> str:

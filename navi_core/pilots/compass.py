@@ -64,6 +64,7 @@ class CompassPilot(Pilot):
         d = self.dynamics
         self._limits = np.array([*d.max_speed, d.max_yaw_rate], np.float64)
         self._memory: OccupancyMemory | None = None
+        self._shield: Shield | None = None
 
     def reset(self, rows: Tensor, keys: Tensor) -> None:
         """Reset rows to given random keys and empty memory; see `Pilot.reset`."""
@@ -71,7 +72,7 @@ class CompassPilot(Pilot):
         self._wander.reset(rows, keys)
 
     def _allocate(self, batch: int, device: torch.device) -> None:
-        self._memory, self._begins = None, torch.ones(batch, dtype=torch.bool, device=device)
+        self._memory, self._shield, self._begins = None, None, torch.ones(batch, dtype=torch.bool, device=device)
         self._action = torch.zeros(batch, 4, device=device)
         self._trajectory = Trajectory(batch, self.oldest)
 
@@ -97,6 +98,8 @@ class CompassPilot(Pilot):
                 stride=1,
                 bumps=self.limited,
             )
+            if self.limited:
+                self._shield = Shield(self._memory, self.dynamics, self.max_distance, self.cell, self.margin)
         begins, self._begins = self._begins, torch.zeros_like(self._begins)
         if self._odometry is not None:
             self._memory.velocity[:] = 0.0
@@ -135,10 +138,9 @@ class CompassPilot(Pilot):
         )  # fmt: skip
         actions[:, 3] = np.where(active, actions[:, 3], wander[:, 3])
         self._action = torch.from_numpy(actions).to(obs.device)
-        if self.limited:
+        if self._shield is not None:
             age = None if self._scan_age is None else torch.from_numpy(self._scan_age)
-            shield = Shield(memory, d, self.max_distance, self.cell, self.margin)
-            self._action = shield.apply(self._action, obs, age)
+            self._action = self._shield.apply(self._action, obs, age)
         return self._action
 
     def _goals(self, target: Floats) -> tuple[Floats, Floats]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from navi_core.mapping.search import visible_rows
 from navi_core.pilots.pilot import Pilot, PilotSettings, Scan, front_share, moved_scan, read_scan
 from navi_core.world.dynamics import front_distance, limiter_bins
-from navi_core.world.reckoning import Trajectory, integrate, respond
+from navi_core.world.reckoning import Trajectory, foresee, integrate
 
 SPEEDS = np.array([1.0, 0.75, 0.5, 0.3, 0.15, 0.06])
 """Shares of the wanted speed that steering tries."""
@@ -34,29 +34,12 @@ Floats = npt.NDArray[np.float64]
 
 
 @numba.njit(cache=True)
-def _least_gap(
-    command: Floats,
-    velocity: Floats,
-    cloud: npt.NDArray[np.float32],
-    count: int,
-    substeps: int,
-    dt: float,
-    response: tuple[float, float, float],
-) -> float:
-    """Forward-simulate a velocity command over one decision; return the least clearance to the scan's points [m]."""
-    x = y = z = yaw = 0.0
-    f, v, s, w = velocity[0], velocity[1], velocity[2], velocity[3]
+def _least_gap(way: Floats, cloud: npt.NDArray[np.float32], count: int) -> float:
+    """Return the least distance of the foreseen way (substeps, 3) from the scan's points [m]."""
     least = 1e30
-    for _ in range(substeps):
-        f, v = respond(f, command[0], response, 1), respond(v, command[1], response, 1)
-        s, w = respond(s, command[2], response, 1), respond(w, command[3], response, 2)
-        yaw += w * dt
-        sin, cos = math.sin(yaw), math.cos(yaw)
-        x += (s * cos - f * sin) * dt
-        y += v * dt
-        z += (-f * cos - s * sin) * dt
+    for k in range(way.shape[0]):
         for p in range(count):
-            dx, dy, dz = cloud[p, 0] - x, cloud[p, 1] - y, cloud[p, 2] - z
+            dx, dy, dz = cloud[p, 0] - way[k, 0], cloud[p, 1] - way[k, 1], cloud[p, 2] - way[k, 2]
             least = min(least, dx * dx + dy * dy + dz * dz)
     return math.sqrt(least)
 
@@ -99,7 +82,7 @@ def steer(
     """
     period = substeps * dt
     cloud = np.empty((points.shape[1], 3), np.float32)
-    command = np.empty(4)
+    command, way = np.empty(4), np.empty((substeps, 3))
     for b in range(target.shape[0]):
         range_around = keep_out + (speeds[0] + speeds[2]) * period + 0.1
         count, now = 0, 1e30
@@ -136,7 +119,8 @@ def steer(
                 command[1] = up * share * speeds[1] * limit[b]
                 command[2] = s * share * speeds[2] * limit[b]
                 command[3] = turn * speeds[3]
-                gap = _least_gap(command, velocity[b], cloud, count, substeps, dt, response) if count > 0 else 1e30
+                foresee(command, velocity[b], substeps, dt, response, way)
+                gap = _least_gap(way, cloud, count) if count > 0 else 1e30
                 if gap >= least_allowed:
                     best_share, best_gap = share, gap
                     af, av, al = f * share, up * share, s * share

@@ -10,7 +10,7 @@ from navi_core.config import DynamicsConfig
 from navi_core.pilots.map_pilot import DETOURS, SHIELD, SPEEDS
 from navi_core.pilots.pilot import front_share, moved_scan, read_scan, with_blocked_cells
 from navi_core.world.occupancy_memory import OccupancyMemory
-from navi_core.world.reckoning import respond
+from navi_core.world.reckoning import foresee
 
 MARGIN = 0.07
 """Distance kept beyond the drone's radius [m]; that of the pilots with a map."""
@@ -25,26 +25,11 @@ Floats = npt.NDArray[np.float64]
 
 
 @numba.njit(cache=True, nogil=True)
-def _keeps_away(
-    command: Floats,
-    velocity: Floats,
-    cloud: npt.NDArray[np.float32],
-    allowed: Floats,
-    substeps: int,
-    dt: float,
-    response: tuple[float, float, float],
-) -> bool:
-    """Forward-simulate a velocity command over one decision: does it keep the `allowed` (N,) distance of each point?"""
-    x = y = z = yaw = 0.0
-    f, v, s, w = velocity[0], velocity[1], velocity[2], velocity[3]
-    for _ in range(substeps):
-        f, v = respond(f, command[0], response, 1), respond(v, command[1], response, 1)
-        s, w = respond(s, command[2], response, 1), respond(w, command[3], response, 2)
-        yaw += w * dt
-        sin, cos = np.sin(yaw), np.cos(yaw)
-        x, y, z = x + (s * cos - f * sin) * dt, y + v * dt, z - (f * cos + s * sin) * dt
+def _keeps_away(way: Floats, cloud: npt.NDArray[np.float32], allowed: Floats) -> bool:
+    """Return whether a foreseen way (substeps, 3) keeps the `allowed` (N,) distance of each point."""
+    for k in range(way.shape[0]):
         for p in range(len(allowed)):
-            gap = (cloud[p, 0] - x) ** 2 + (cloud[p, 1] - y) ** 2 + (cloud[p, 2] - z) ** 2
+            gap = (cloud[p, 0] - way[k, 0]) ** 2 + (cloud[p, 1] - way[k, 1]) ** 2 + (cloud[p, 2] - way[k, 2]) ** 2
             if gap < allowed[p] * allowed[p]:
                 return False
     return True
@@ -85,6 +70,7 @@ def limit_speed(
         response: See `DynamicsConfig.response`.
     """
     cloud, allowed, command = np.empty((points.shape[1], 3), np.float32), np.empty(points.shape[1]), np.empty(4)
+    way = np.empty((substeps, 3))
     bins = reach.shape[1]
     around = keep_out + np.hypot(np.hypot(speeds[0], speeds[2]), speeds[1]) * substeps * dt + 0.1
     for b in range(action.shape[0]):
@@ -109,7 +95,8 @@ def limit_speed(
                 command[0], command[2] = forward * share * limit[b], right * share * limit[b]
                 command[1] = action[b, 1] * share * speeds[1] * limit[b]
                 command[3] = action[b, 3] * speeds[3]
-                if _keeps_away(command, velocity[b], cloud, allowed[:count], substeps, dt, response):
+                foresee(command, velocity[b], substeps, dt, response, way)
+                if _keeps_away(way, cloud, allowed[:count]):
                     best = share
                     f, v, s = forward / speeds[0] * best, action[b, 1] * best, right / speeds[2] * best
                     break

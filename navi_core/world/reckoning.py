@@ -31,6 +31,33 @@ def respond(before: float, command: float, response: tuple[float, float, float],
 
 
 @numba.njit(cache=True)
+def foresee(
+    command: Floats, velocity: Floats, substeps: int, dt: float, response: tuple[float, float, float], way: Floats
+) -> None:
+    """Forward-simulate free flight over one decision.
+
+    Args:
+        command: (4,) commanded velocity, limiter applied.
+        velocity: (4,) forward, vertical, lateral [m/s], yaw rate [rad/s].
+        substeps: Substeps of a decision.
+        dt: Their duration [s].
+        response: See `DynamicsConfig.response`.
+        way: (substeps, 3) positions after each substep, in the frame of the drone at the start [m]; written.
+    """
+    x = y = z = yaw = 0.0
+    f, v, s, w = velocity[0], velocity[1], velocity[2], velocity[3]
+    for k in range(substeps):
+        f, v = respond(f, command[0], response, 1), respond(v, command[1], response, 1)
+        s, w = respond(s, command[2], response, 1), respond(w, command[3], response, 2)
+        yaw += w * dt
+        sin, cos = math.sin(yaw), math.cos(yaw)
+        x += (s * cos - f * sin) * dt
+        y += v * dt
+        z += (-f * cos - s * sin) * dt
+        way[k, 0], way[k, 1], way[k, 2] = x, y, z
+
+
+@numba.njit(cache=True)
 def integrate(
     pose: Floats,
     velocity: Floats,
