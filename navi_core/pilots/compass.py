@@ -99,7 +99,7 @@ class CompassPilot(Pilot):
                 bumps=self.limited,
             )
             if self.limited:
-                self._shield = Shield(self._memory, self.dynamics, self.max_distance, self.cell, self.margin)
+                self._shield = Shield(self._memory, self.margin)
         begins, self._begins = self._begins, torch.zeros_like(self._begins)
         if self._odometry is not None:
             self._memory.velocity[:] = 0.0

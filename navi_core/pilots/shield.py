@@ -6,7 +6,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from navi_core.config import DynamicsConfig
 from navi_core.pilots.map_pilot import DETOURS, SHIELD, SPEEDS
 from navi_core.pilots.pilot import front_share, moved_scan, read_scan, with_blocked_cells
 from navi_core.world.occupancy_memory import OccupancyMemory
@@ -110,23 +109,13 @@ class Shield:
 
     Args:
         memory: Occupancy memory of the rows, updated with the latest observations.
-        dynamics: The drone.
-        max_distance: Range of the sensor, M [m].
-        cell: Edge of the memory's cells [m].
         margin: Distance kept beyond the drone's radius [m].
     """
 
-    def __init__(
-        self,
-        memory: OccupancyMemory,
-        dynamics: DynamicsConfig,
-        max_distance: float,
-        cell: float,
-        margin: float = MARGIN,
-    ) -> None:
-        self._memory, self._dynamics, self._max_distance, self._cell = memory, dynamics, max_distance, cell
-        self._keep_out = dynamics.radius + margin
-        self._limits = np.array([*dynamics.max_speed, dynamics.max_yaw_rate], np.float64)
+    def __init__(self, memory: OccupancyMemory, margin: float = MARGIN) -> None:
+        d = memory.dynamics
+        self._memory, self._keep_out = memory, d.radius + margin
+        self._limits = np.array([*d.max_speed, d.max_yaw_rate], np.float64)
 
     def apply(self, action: Tensor, obs: Tensor, age: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
         """Return the actions (n, 4), clamped to [−1, 1] and slowed where the way is not known to be free.
@@ -139,9 +128,9 @@ class Shield:
             age: (n,) their ages [decisions]; None for present ones.
             rows: (n,) rows of the memory; all of them where it is None.
         """
-        d, memory = self._dynamics, self._memory
+        d, memory = self._memory.dynamics, self._memory
         chosen = np.arange(memory.rows) if rows is None else rows.cpu().numpy()
-        scan, limiter = read_scan(obs, self._max_distance), memory.limiter()[chosen]
+        scan, limiter = read_scan(obs, memory.max_distance), memory.limiter()[chosen]
         steep = np.linspace(90.0, -90.0, obs.shape[3])
         measured = scan.depth.reshape(len(obs), *obs.shape[2:]) > 0.0
         above, below = (measured[:, :, some].any(axis=(1, 2)) for some in (steep >= STEEP, steep <= -STEEP))
@@ -150,7 +139,7 @@ class Shield:
             taken, now = memory.scan_poses(age, chosen)
             scan, turned = moved_scan(scan, taken, now), now[:, 3] - taken[:, 3]
             limiter = front_share(scan, d)
-        scan = with_blocked_cells(scan, memory.marks[chosen], memory.pose[chosen], self._cell, SHIELD)
+        scan = with_blocked_cells(scan, memory.marks[chosen], memory.pose[chosen], memory.cell, SHIELD)
         slowed = action.detach().to("cpu", torch.float32).clamp(-1.0, 1.0).numpy().copy()
         slowed[:, 1] = np.where(np.where(slowed[:, 1] < 0.0, below, above), slowed[:, 1], 0.0)
         limit_speed(

@@ -66,6 +66,8 @@ class OccupancyMemory:
         cell: Edge of a cell [m]; the map's edge stays 64 m.
         stride: Cells for one of `config.policy.AHEAD`; by default the waypoints of the bearings stay in place.
         bumps: Mark a hit where a command did not move the drone; see `executed`. For given poses alone.
+
+    `dynamics`, `max_distance` and `cell` are attributes of the same names.
     """
 
     def __init__(
@@ -81,17 +83,17 @@ class OccupancyMemory:
         oldest: int = 0,
         bumps: bool = False,
     ) -> None:
-        self.rows, self._shape, self._dynamics = rows, (3, azimuth_bins, elevation_bins), dynamics
+        self.rows, self._shape, self.dynamics = rows, (3, azimuth_bins, elevation_bins), dynamics
         self._oldest, self._bumps = oldest, bumps
         self._command = np.zeros((rows, 4))
-        self._cell, self._size, self._stride = cell, round(SIZE * CELL / cell), stride or max(1, round(CELL / cell))
+        self.cell, self._size, self._stride = cell, round(SIZE * CELL / cell), stride or max(1, round(CELL / cell))
         self._trajectory = Trajectory(rows, oldest)
         angle = np.abs(np.linspace(math.pi / 2, -math.pi / 2, elevation_bins))
         level = np.flatnonzero(angle <= angle.min() + 1e-9)
         self._levels = (int(level[0]), int(level[-1]))
         self._flat = math.cos(float(angle.min()))
         self._ahead = limiter_bins(azimuth_bins, elevation_bins, dynamics.limiter_elevation_degrees)
-        self._scale = math.log1p(max_distance)
+        self.max_distance, self._scale = max_distance, math.log1p(max_distance)
         self._limits = np.array([*dynamics.max_speed, dynamics.max_yaw_rate])
         self._all = np.arange(rows)
         self.marks = np.zeros((rows, self._size, self._size), np.uint8)
@@ -153,7 +155,7 @@ class OccupancyMemory:
 
     def limiter(self) -> Floats:
         """Return the share (B,) of the linear speed that the speed limiter leaves, by the latest observations."""
-        d = self._dynamics
+        d = self.dynamics
         limit: Floats = np.clip(self._front / d.limiter_distance, d.limiter_floor, 1.0)
         return limit
 
@@ -167,7 +169,7 @@ class OccupancyMemory:
         Returns:
             (B, OCCUPANCY_INPUTS).
         """
-        d = self._dynamics
+        d = self.dynamics
         command = np.clip(action.detach().cpu().numpy().astype(np.float64), -1.0, 1.0) * self._limits
         command[:, :3] *= self.limiter()[:, None]
         before, clearance = np.where(self._met, self._reach, -1.0), self._clearance.copy()
@@ -219,15 +221,15 @@ class OccupancyMemory:
 
     def _mark_bumps(self, chosen: npt.NDArray[np.int64]) -> None:
         """Mark a hit beside rows that stood still, in the direction of their command."""
-        command, d = self._command[chosen], self._dynamics
+        command, d = self._command[chosen], self.dynamics
         wanted = np.hypot(command[:, 0], command[:, 2]) * self.limiter()[chosen]
         still = np.abs(self._out[chosen, -MOVED:]).sum(axis=1) < _STILL
         for row, (ahead, _, right, _) in zip(chosen[still & (wanted > _PUSHED)], command[still & (wanted > _PUSHED)]):
             sin, cos = math.sin(self.pose[row, 3]), math.cos(self.pose[row, 3])
-            away = (d.radius + 0.5 * self._cell) / math.hypot(ahead, right)
+            away = (d.radius + 0.5 * self.cell) / math.hypot(ahead, right)
             x = self.pose[row, 0] + (right * cos - ahead * sin) * away
             z = self.pose[row, 2] - (right * sin + ahead * cos) * away
-            i, k = (math.floor(v / self._cell + self._size / 2) for v in (x, z))
+            i, k = (math.floor(v / self.cell + self._size / 2) for v in (x, z))
             if 0 <= i < self._size and 0 <= k < self._size:
                 self.marks[row, i, k] |= HIT
 
@@ -325,7 +327,7 @@ class OccupancyMemory:
 
     def _move(self, chosen: npt.NDArray[np.int64], start: Floats) -> None:
         """Write ego-motion features: motion ahead, right and left turn, each as a fraction of a decision's maximum."""
-        d, now = self._dynamics, self.pose[chosen]
+        d, now = self.dynamics, self.pose[chosen]
         x, z = now[:, 0] - start[:, 0], now[:, 2] - start[:, 2]
         sin, cos = np.sin(start[:, 3]), np.cos(start[:, 3])
         turn = (now[:, 3] - start[:, 3] + math.pi) % (2.0 * math.pi) - math.pi
@@ -346,7 +348,7 @@ class OccupancyMemory:
         self._goal[chosen] = self.pose[chosen][:, [0, 2]] + gap
 
     def _draw(self, chosen: npt.NDArray[np.int64]) -> None:
-        draw(self.marks, chosen, self.pose, self._reach, self._met, self._box, self._cell, VIEW_RADIUS)
+        draw(self.marks, chosen, self.pose, self._reach, self._met, self._box, self.cell, VIEW_RADIUS)
 
     def _features(self, chosen: npt.NDArray[np.int64], device: torch.device, *, drawn: bool = False) -> Tensor:
         pose = self.pose[chosen]
@@ -359,21 +361,21 @@ class OccupancyMemory:
         if not drawn:
             self._draw(chosen)
         frontier_features(
-            self.marks, chosen, self.pose, self._reach, self._box, self._cell, SIGHT, self._scratch, self._goal,
+            self.marks, chosen, self.pose, self._reach, self._box, self.cell, SIGHT, self._scratch, self._goal,
             self._out, stride=self._stride,
         )  # fmt: skip
         return torch.from_numpy(self._out[chosen].copy()).to(device)
 
     def _scroll(self, row: int) -> None:
         """Recentre a row's occupancy grid on the drone, shifted by whole cells; what leaves the map is dropped."""
-        by = np.rint(self.pose[row, [0, 2]] / self._cell).astype(np.int64)
+        by = np.rint(self.pose[row, [0, 2]] / self.cell).astype(np.int64)
         there = np.zeros_like(self.marks[row])
         kept = [(max(int(n), 0), min(self._size + int(n), self._size)) for n in by]
         if all(low < high for low, high in kept):
             (x0, x1), (z0, z1) = kept
             there[x0 - by[0] : x1 - by[0], z0 - by[1] : z1 - by[1]] = self.marks[row, x0:x1, z0:z1]
         self.marks[row] = there
-        self.pose[row, [0, 2]] -= by * self._cell
-        self._origin[row, [0, 2]] += by * self._cell
-        self._goal[row] -= by * self._cell
+        self.pose[row, [0, 2]] -= by * self.cell
+        self._origin[row, [0, 2]] += by * self.cell
+        self._goal[row] -= by * self.cell
         self._box[row] = np.clip(self._box[row] - np.repeat(by, 2), 0, self._size - 1)

@@ -23,7 +23,7 @@ def shielded(scene, profile: str, rows: int = 4):
     memory = OccupancyMemory.of_env(config, rows, 0.2, bumps=True)
     obs, now = env.reset(), env.poses()
     memory.begin(obs, pose=pose_rows(now["position"], now["yaw"]))
-    return env, memory, Shield(memory, config.dynamics, config.max_distance, 0.2), obs
+    return env, memory, Shield(memory), obs
 
 
 def test_camera_flies_ahead_and_neither_sideways_nor_down(box_scene):

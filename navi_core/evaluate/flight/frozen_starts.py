@@ -277,8 +277,7 @@ class PolicyFlyer:
             )  # fmt: skip
         self._shield = None
         if self._places is not None and self._policy.config.shield:
-            cell = self._policy.config.map_cell
-            self._shield = Shield(self._places, self._config.dynamics, self.max_distance, cell)
+            self._shield = Shield(self._places)
         self._recovery, self.recovering = None, None
         recovers = self._policy.config.recovery if self._config.recovery is None else self._config.recovery
         if recovers and self._config.deterministic:

@@ -40,7 +40,7 @@ class AuxiliaryInputs:
         """Occupancy maps of the rows' flights, for a policy with an occupancy memory."""
         self._shield = None
         if self.memory is not None and config.policy.shield:
-            self._shield = Shield(self.memory, config.env.dynamics, config.env.max_distance, cell)
+            self._shield = Shield(self.memory)
         step = torch.zeros((self.rows, AUX_INPUTS), device=device)
         features = None if self.memory is None else self._begin_maps(obs, torch.arange(self.rows))
         public = _joined(step, features, self._goals())

@@ -256,7 +256,7 @@ class SessionTable:
                     bumps=config.shield,
                 )  # fmt: skip
                 if body is not None:
-                    self._shield = Shield(self._occupancy, body, max_distance, cell)
+                    self._shield = Shield(self._occupancy)
         self.aux.zero_()
         for session in self:
             session.shaper = self._shaper()
