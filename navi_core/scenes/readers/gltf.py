@@ -19,6 +19,8 @@ from navi_core.scenes.readers.part import MAX_TRIANGLES, Float64, MeshFacts, Par
 
 _TRIANGLES, _STRIP, _FAN = 4, 5, 6
 _INSTANCING = "EXT_mesh_gpu_instancing"
+_TRANSFORM = (("translation", (0, 0, 0)), ("rotation", (0, 0, 0, 1)), ("scale", (1, 1, 1)))
+"""Parts of a transform and their defaults."""
 _MAX_DEPTH_WORK = 5_000_000
 _MAX_INSTANCES = 1_000_000
 """Instances of one node."""
@@ -127,6 +129,7 @@ def _placed(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Float64]
         inner = {child for node in nodes for child in node.get("children", [])}
         roots = [index for index in range(len(nodes)) if index not in inner]
     stack = [(_index(root, len(nodes), "node"), np.eye(4)) for root in reversed(roots)]
+    local = _local_matrices(nodes)
     work = 0
     while stack:
         index, above = stack.pop()
@@ -134,38 +137,44 @@ def _placed(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Float64]
         if work > _MAX_DEPTH_WORK:
             raise MeshError(f"its scenes list more than {_MAX_DEPTH_WORK} nodes; split the scene")
         node = nodes[index]
-        world = above @ _local(node, index)
+        with np.errstate(invalid="ignore", over="ignore"):
+            world = above @ local[index]
         if not np.isfinite(world).all():
             raise MeshError(f"the transform of node {index} ({str(node.get('name', ''))[:60]!r}) is not finite")
         yield node, world
         stack += [(child, world) for child in reversed(node.get("children", []))]
 
 
-def _local(node: dict[str, Any], index: int) -> Float64:
-    """Return a node's local matrix (section 3.5.3): column-major, or translation · rotation · scale."""
-    if "matrix" in node:
-        return np.array(node["matrix"], dtype=np.float64).reshape(4, 4).T
-    translation = np.array(node.get("translation", (0, 0, 0)), dtype=np.float64).reshape(3)
-    rotation = np.array(node.get("rotation", (0, 0, 0, 1)), dtype=np.float64).reshape(4)
-    scale = np.array(node.get("scale", (1, 1, 1)), dtype=np.float64).reshape(3)
-    return _compose(translation[None], rotation[None], scale[None], f"node {index}")[0]  # type: ignore[no-any-return]
+def _local_matrices(nodes: list[dict[str, Any]]) -> Float64:
+    """Return the local matrices (N, 4, 4) of nodes (section 3.5.3): column-major, or translation · rotation · scale.
+
+    All at once: a long chain of nodes must cost no more than a file of its length.
+    """
+    translation, rotation, scale = (
+        np.array([node.get(name, default) for node in nodes], dtype=np.float64).reshape(len(nodes), len(default))
+        for name, default in _TRANSFORM
+    )
+    matrices = _compose(translation, rotation, scale)
+    for index, node in enumerate(nodes):
+        if "matrix" in node:
+            matrices[index] = np.array(node["matrix"], dtype=np.float64).reshape(4, 4).T
+    return matrices
 
 
-def _compose(translation: Float64, rotation: Float64, scale: Float64, owner: str) -> Float64:
+def _compose(translation: Float64, rotation: Float64, scale: Float64) -> Float64:
     """Compose matrices (N, 4, 4) from translations (N, 3), quaternions x, y, z, w (N, 4) and scales (N, 3)."""
-    x, y, z, w = (rotation / np.linalg.norm(rotation, axis=1, keepdims=True)).T
+    with np.errstate(invalid="ignore"):  # callers refuse what is not finite
+        x, y, z, w = (rotation / np.linalg.norm(rotation, axis=1, keepdims=True)).T
     matrix = np.zeros((len(translation), 4, 4))
     matrix[:, :3, :3] = rotation_matrix(x, y, z, w).transpose(2, 0, 1) * scale[:, None, :]
     matrix[:, :3, 3] = translation
     matrix[:, 3, 3] = 1
-    if not np.isfinite(matrix).all():
-        raise MeshError(f"the transform of {owner} is not finite")
     return matrix
 
 
 def _instances(gltf: GltfFile, node: dict[str, Any], world: Float64) -> Float64:
     attributes = node["extensions"][_INSTANCING]["attributes"]
-    known = {"TRANSLATION": (0, 0, 0), "ROTATION": (0, 0, 0, 1), "SCALE": (1, 1, 1)}
+    known = {name.upper(): default for name, default in _TRANSFORM}
     values = {name: _accessor(gltf, attributes[name]) for name in known if name in attributes}
     counts = {len(value) for value in values.values()}
     if len(counts) != 1:
@@ -174,7 +183,10 @@ def _instances(gltf: GltfFile, node: dict[str, Any], world: Float64) -> Float64:
     if count > _MAX_INSTANCES:
         raise MeshError(f"{_INSTANCING}: {count} instances, more than {_MAX_INSTANCES}; split the scene")
     rows = [values.get(name, np.tile(np.array(default, float), (count, 1))) for name, default in known.items()]
-    return np.asarray(world @ _compose(rows[0], rows[1], rows[2], f"an instance of {_INSTANCING}"))
+    placements = np.asarray(world @ _compose(rows[0], rows[1], rows[2]))
+    if not np.isfinite(placements).all():
+        raise MeshError(f"the transform of an instance of {_INSTANCING} is not finite")
+    return placements
 
 
 def _primitive(gltf: GltfFile, primitive: dict[str, Any], textures: bool) -> Part | None:

@@ -78,6 +78,11 @@ def test_rows_become_csv(navi):
     assert answer.stdout.splitlines() == ["step,name,value", "64,reward_ema,0.5", "64,sps,"]
 
 
+def test_csv_holds_no_character_that_steers_a_terminal(navi):
+    printed = navi("query", "select 'a' || chr(27) || ']0;b' as \"n\x1b[2J\", ['c' || chr(27)] as many", "--csv").stdout
+    assert "\x1b" not in printed and "a?]0;b" in printed and printed.startswith("n?[2J,many")
+
+
 def test_csv_option_covers_explanations_and_listings(navi):
     assert navi("query", "metrics", "--csv").stdout.startswith("column,type,meaning")
     listed = navi("query", "--csv").stdout.splitlines()

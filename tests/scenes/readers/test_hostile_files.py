@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import struct
+import time
 import tracemalloc
 
 import numpy as np
@@ -356,3 +357,20 @@ def test_instances_make_one_part_and_are_limited_in_number(tmp_path):
     assert len(read_gltf(forest(20_000))) == 1
     with pytest.raises(MeshError, match="9000000 instances, more than 1000000"):
         read_gltf_facts(forest(9_000_000))
+
+
+def test_a_long_chain_of_nodes_costs_little(tmp_path):
+    count = 30_000
+    nodes = [{"children": [number + 1], "translation": [0, 0, 1]} for number in range(count)] + [{"mesh": 0}]
+    file = write_glb(tmp_path / "chain.glb", gltf(nodes=nodes))
+    began = time.process_time()
+    (part,) = read_gltf(file)
+    assert time.process_time() - began < 1.2
+    assert part.points[:, 2].tolist() == [count] * 3
+
+
+@pytest.mark.parametrize("transform", [{"rotation": [0, 0, 0, 0]}, {"translation": [0, 1e309, 0]}])
+def test_a_transform_that_is_not_finite_is_refused_by_its_node(tmp_path, transform):
+    nodes = [{"children": [1]}, {"mesh": 0, "name": "lamp", **transform}]
+    with pytest.raises(MeshError, match=r"node 1 \('lamp'\) is not finite|Infinity"):
+        read_gltf(write_glb(tmp_path / "odd.glb", gltf(nodes=nodes)))
