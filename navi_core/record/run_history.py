@@ -1,8 +1,8 @@
 """History of a run for viewers: its whole curve, state and progress, read from the run's folder while it grows.
 
 The curve is that of the TensorBoard files, which belong to one run and survive a compaction of the warehouse. Files of
-very long runs are thinned while they are read. `status.json` of the folder names the end of a run; a run that has none
-and whose lock is free was killed.
+very long runs are thinned while they are read. `status.json` of the folder names the end of a run. A run whose lock is
+free without an end was killed, or refused if its training had not begun.
 """
 
 import json
@@ -136,15 +136,13 @@ class RunHistory:
         """Return what the run is and how far it got, as JSON data.
 
         Returns:
-            `state`: running, finished, stopped or crashed, None where the folder is missing; `reason` of the end;
-            `algorithm`, `preset`, `seed`, `scenes` (names), `parent` (initial weights, None for new ones); `step`,
-            `total` (None: until stopped) of whole rollouts, `asked` as set, `rollout` [decisions], `percent`,
-            `seconds_left`.
+            `state` as `run_state`; `reason` of the end; `algorithm`, `preset`, `seed`, `scenes` (names), `parent`
+            (initial weights, None for new ones); `step`, `total` (None: until stopped) of whole rollouts, `asked` as
+            set, `rollout` [decisions], `percent`, `seconds_left`.
         """
         if not self._config:
             self._config = _json(self.folder / "config.json")
         settings, status = self._config.get("config", {}), _json(self.folder / STATUS_FILE)
-        state = status.get("status")
         corpus = (settings.get("corpus") or {}).get("scenes") or []
         steps, series = self.curve.steps, self.curve.series
         step, asked = int(steps[-1]) if steps else 0, settings.get("total_steps")
@@ -152,14 +150,10 @@ class RunHistory:
         rule = settings.get(settings.get("algorithm")) or {}
         size = rule.get("rollout", 1) * settings.get("actors", 1)
         total = asked and -(-asked // size) * size
-        if self._config and state in ("running", None):
-            # Runs of earlier versions have no status file.
-            ended = "crashed" if state else "finished" if total and step >= total else "stopped"
-            state = "running" if is_locked(run_lock(self.folder.parent, self.folder.name)) else ended
         speeds = [speed for speed in series.get("sps", [])[-_RECENT:] if speed]
         return {
             "run": self.folder.name,
-            "state": state,
+            "state": run_state(self.folder, complete=bool(total and step >= total)) if self._config else None,
             "reason": status.get("reason"),
             "algorithm": settings.get("algorithm"),
             "preset": self._config.get("partition"),
@@ -175,11 +169,31 @@ class RunHistory:
         }
 
 
-def listed_runs(most: int = 12) -> list[str]:
-    """Return the runs of the Navi home, the last written first."""
+def run_state(folder: Path, *, complete: bool = False) -> str | None:
+    """Return the state of a run: running, finished, stopped, crashed, or refused if it ended before its training began.
+
+    Args:
+        folder: The run's folder; None is returned where it is missing.
+        complete: The curve reaches its end: runs of earlier versions have no status file.
+    """
+    if not (folder / "config.json").exists():
+        return None
+    state = _json(folder / STATUS_FILE).get("status")
+    if state in ("finished", "stopped"):
+        return str(state)
+    if is_locked(run_lock(folder.parent, folder.name)):
+        return "running"
+    if state is None and not any((folder / "tensorboard").glob("events.*")):
+        return "refused"
+    return "crashed" if state else "finished" if complete else "stopped"
+
+
+def listed_runs(most: int = 12) -> dict[str, str | None]:
+    """Return the runs of the Navi home with their states, the last written first."""
     folder = navi_home() / "runs"
     found = [(path.stat().st_mtime, path.parent.name) for path in folder.glob("*/config.json") if path.exists()]
-    return [name for _, name in sorted(found, reverse=True) if ".old-" not in name][:most]
+    names = [name for _, name in sorted(found, reverse=True) if ".old-" not in name][:most]
+    return {name: run_state(folder / name) for name in names}
 
 
 def _json(file: Path) -> dict[str, Any]:

@@ -83,8 +83,10 @@ def test_running_finished_stopped_and_crashed_runs_are_told_apart(home):
     for state in ("finished", "stopped"):
         run.write_status(state, reason="SIGINT")
         assert (history.facts()["state"], history.facts()["reason"]) == (state, "SIGINT")
-    assert listed_runs() == [run.run_id]
+    assert listed_runs() == {run.run_id: "stopped"}
     (run.path / "status.json").unlink()
-    assert history.facts()["state"] == "stopped"
+    assert history.facts()["state"] == "refused", "its training never began"
+    write(TensorBoardWriter(run.path / "tensorboard"), [100])
+    assert history.facts()["state"] == "stopped", "a run of an earlier version, without a status file"
     (run.path / "config.json").write_text(json.dumps([]))
     assert RunHistory.of(run.run_id).facts()["state"] is None

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from navi_core.config import GOAL_TERMS, REWARD_TERMS
 from navi_core.record.thinned_curve import ThinnedCurve
 from navi_core.service.observations import GOAL_EVENT, GoalTable
+from navi_core.service.viewing.meanings import TERM_UNITS
 from navi_core.service.viewing.meshes import MESH_NUMBERS, key_of
 from navi_core.service.wire import Action, BatchStepResult, DistanceMatrix, Message, StepResult, TelemetryEvent
 
@@ -218,6 +219,7 @@ class Digest:
             "terms": terms,
             # Goal terms include their weight.
             "weights": {name: step.get(f"weight/{name}", float(name in GOAL_TERMS)) for name in terms} or None,
+            "units": TERM_UNITS,
             "collided": step.get("collided", 0.0) > 0.5,
             "episode_return": step.get("episode_return", session.episode_return),
         }

@@ -1,4 +1,4 @@
-"""Meanings of the metrics of training and service, with their units, for the charts of the page."""
+"""Meanings of the metrics of training and service, with units and good direction, for the charts of the page."""
 
 from navi_core.config import GOAL_TERMS, REWARD_TERMS
 from navi_core.evaluate.run_comparison import CURVES
@@ -36,9 +36,20 @@ _MEANINGS = CURVES | {
     "p50_ms": "half of the batches take less [ms]",
     "p99_ms": "99 % of the batches take less [ms]",
 }
+TERM_UNITS = {"progress": "m", "view_gain": "m²"}
+"""Units of reward terms before their weight; the other terms have none."""
+_HIGHER = {
+    "reward_ema", "reward_mean", "episode_return", "view_gain", "collision", "success_rate", "explained_variance",
+    "sps", "zero_wait_ratio",
+}  # fmt: skip
+_LOWER = {
+    "collision_rate", "void_rate", "nll", "validation_nll", "value_loss", "env_ms", "ppo_update_ms", "p50_ms", "p99_ms",
+    "parity_ratio", "parity_value",
+}  # fmt: skip
 
 
 def meaning_of(name: str) -> str:
-    """Return what a metric means, with its unit; empty for one of a custom learner."""
+    """Return what a metric means, with its unit and its good direction, if any; empty for one of a custom learner."""
     term = "mean of this reward term per decision" if name in (*REWARD_TERMS, *GOAL_TERMS) else ""
-    return _MEANINGS.get(name, term)
+    better = "; higher is better" if name in _HIGHER else "; lower is better" if name in _LOWER else ""
+    return _MEANINGS.get(name, term) + better

@@ -15,6 +15,7 @@ from typing import Any
 from navi_core.demos import export_minari, load_demonstration, read_index
 from navi_core.errors import ConfigError, DemoError, NaviError, as_argument
 from navi_core.service.explorer.session import ExplorerSession
+from navi_core.service.viewing.meanings import TERM_UNITS
 from navi_core.service.viewing.meshes import store_mesh
 from navi_core.service.web.hub import Hub, panorama_arrays, trajectory_array
 from navi_core.world.floor.overhead import floor_height
@@ -180,6 +181,7 @@ class ExploreShow:
             "step": len(session.trajectory) - 1,
             **session.last,
             "weights": session.env.config.reward.resolved(),
+            "units": TERM_UNITS,
             "seen_share": session.seen_share(),
             "sharp": self.sharp,
         }

@@ -164,7 +164,7 @@ class LiveShow:
         """Return the data sources that the dashboard can show: key → display name."""
         found = {note.key: note.name for note in self._found.values()}
         living = set(found.values())
-        stored = {f"{run}@{STORED}": f"{run} (ended)" for run in self._panel.runs if run not in living}
+        stored = {f"{run}@{STORED}": f"{run} ({state})" for run, state in self._panel.runs.items() if run not in living}
         if self._endpoints:
             return {SERVICE: SERVICE, **found, **stored}
         return {**found, SERVICE: SERVICE, **stored}
@@ -243,7 +243,8 @@ class LiveShow:
         named = self._sources()
         if self._chosen is not None and self._chosen not in named:
             # Its last state is still shown.
-            named[self._chosen] = f"{self._chosen.rpartition('@')[0]} (ended)"
+            name = self._chosen.rpartition("@")[0]
+            named[self._chosen] = f"{name} ({self._panel.runs.get(name) or 'ended'})"
         sources = [{"key": key, "name": name} for key, name in named.items()]
         facts = {"sources": sources, "chosen": self._chosen, "drones": self._drones(), "row": self._row}
         if facts != getattr(self, "_sent_sources", None):

@@ -19,6 +19,7 @@ _TEXTS = {
     "finished": "finished at decision {step:,}",
     "stopped": "stopped at decision {step:,}: run the same command again",
     "crashed": "stopped unexpectedly at decision {step:,}: run the same command again",
+    "refused": "refused before its training began: its command printed the reason",
 }
 """Text of the status badge by the state of a run that publishes nothing any more."""
 
@@ -36,8 +37,8 @@ class RunPanel:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self.facts: dict[str, Any] = {}
-        self.runs: list[str] = []
-        """Runs of the Navi home, the last written first."""
+        self.runs: dict[str, str | None] = {}
+        """Runs of the Navi home with their states, the last written first."""
         self._watched: RunHistory | None = None
         self._other: RunHistory | None = None
         self._other_key: str | None = None

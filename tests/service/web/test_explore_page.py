@@ -118,8 +118,9 @@ def test_full_disk_pauses_and_keeps_the_flight(page, monkeypatch):
     assert len(load_demonstration(page.session.saved[0]).actions) == 5
 
 
-def test_weighted_reward_terms_are_marked(page):
+def test_weighted_reward_terms_are_marked_and_have_units(page):
     frame = page.until("frame")
+    assert frame["units"] == {"progress": "m", "view_gain": "m²"}
     assert frame["weights"]["view_gain"] > 0 and frame["weights"]["proximity"] == 0
 
 

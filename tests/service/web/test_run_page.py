@@ -122,6 +122,8 @@ def test_charts_are_read_by_keys_and_another_run_is_overlaid(home):
     from playwright.sync_api import expect
 
     one, other = stored(home, 1, [0.0, 0.25, 0.5]), stored(home, 2, [0.5, 0.75, 1.0])
+    config = small_config(total_steps=1000, seed=3)
+    RunDirectory.open(home / "runs", asset="interactive", partition="quick", config=config).close()  # never began
     with served_page(LiveShow()) as address, headless_browser() as browser:
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         foreign, faults = [], []
@@ -130,7 +132,10 @@ def test_charts_are_read_by_keys_and_another_run_is_overlaid(home):
         page.goto(address)
         expect(page.locator("#empty-card")).to_be_visible()
         expect(page.locator("#empty-card")).to_contain_text("navi train ppo --preset quick")
+        expect(page.locator("#source")).to_contain_text("(refused)")
         page.select_option("#source", f"{one}@stored")
+        expect(page.locator("#source option:checked")).to_have_text(f"{one} (finished)")
+        expect(page.locator("figure:has([data-metric=reward_ema]) small")).to_contain_text("higher is better")
         expect(page.locator("[data-metric=reward_ema]")).to_have_text("0.5000")
         # Six panels first; the rest is folded.
         assert page.locator("#metrics h3").all_inner_texts() == [
@@ -162,6 +167,8 @@ def test_charts_are_read_by_keys_and_another_run_is_overlaid(home):
 def test_every_metric_of_an_update_has_a_meaning():
     lacking = [name for name in LAYOUTS["update"] if not meaning_of(name) and name not in ("step", "updates")]
     assert lacking == []
+    assert "higher is better" in meaning_of("reward_ema") and "lower is better" in meaning_of("collision_rate")
+    assert "better" not in meaning_of("entropy") + meaning_of("of_a_custom_learner"), "neither way is good"
 
 
 CONTRAST = """

@@ -156,13 +156,13 @@ export class Terms {
 
   clear() { this.body.replaceChildren(); $("reward-facts").textContent = ""; }
 
-  show({ terms, reward, collided, weights }) {
+  show({ terms, reward, collided, weights, units }) {
     const known = Object.entries(terms).filter(([, value]) => value !== null).map(([name, value]) => {
       const weight = weights?.[name] ?? 1;
-      return { name, value, weight, earned: value * weight };
+      return { name, label: units?.[name] ? `${name} (${units[name]})` : name, value, weight, earned: value * weight };
     });
     const rest = reward === null ? 0 : reward - known.reduce((sum, { earned }) => sum + earned, 0);
-    if (Math.abs(rest) > 5e-4) known.push({ name: "others", value: rest, weight: 1, earned: rest });
+    if (Math.abs(rest) > 5e-4) known.push({ name: "others", label: "others", value: rest, weight: 1, earned: rest });
     const text = reward === null ? "no reward" : `${signed(reward)} this decision`;
     $("reward-facts").textContent = `${text}${collided ? " · collision" : ""}`;
     known.sort((a, b) => Boolean(b.weight) - Boolean(a.weight));
@@ -177,7 +177,7 @@ export class Terms {
     $("terms").hidden = !lines.length;
   }
 
-  line({ name, value, weight, earned }, most) {
+  line({ name, label, value, weight, earned }, most) {
     const bar = Object.assign(document.createElement("div"), { className: "bar" }), fill = document.createElement("i");
     const share = (50 * Math.abs(earned)) / most;
     fill.style.width = `${share}%`;
@@ -185,8 +185,8 @@ export class Terms {
     fill.className = earned < 0 ? "minus" : "";
     bar.append(fill);
     const line = row(weight
-      ? [name, value.toFixed(3), `× ${+weight.toPrecision(3)}`, bar, signed(earned)]
-      : [name, value.toFixed(3), "weight 0", "", ""]);
+      ? [label, value.toFixed(3), `× ${+weight.toPrecision(3)}`, bar, signed(earned)]
+      : [label, value.toFixed(3), "weight 0", "", ""]);
     line.cells[1].dataset.term = name;
     if (!weight) { line.className = "quiet"; line.title = "recorded, not part of the reward"; }
     return line;
