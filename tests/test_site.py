@@ -76,6 +76,12 @@ def test_every_asset_and_job_is_in_the_reference(pages: dict[str, str]) -> None:
     assert [name for name in (*keys, *jobs) if f"| `{name}` |" not in page] == []
 
 
+def test_site_names_its_version_and_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mkdocs")
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))
+    assert importlib.import_module("hooks").site_version().startswith("Navi ")
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [

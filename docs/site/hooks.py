@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import posixpath
 import re
+import subprocess
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +41,17 @@ def generated_pages() -> dict[str, str]:
     return reference.pages() | warehouse_reference.pages() | python_reference.pages()
 
 
+def site_version() -> str:
+    """Return the version of the checkout, and its revision where git knows it."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    revision = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return f"Navi {version}" + (f", revision {revision}" if revision else "")
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Generate the reference, and put the pages of its folders where the navigation names the folders."""
+    config.copyright = f"{site_version()} · {config.copyright}"
     pages = config.extra["generated"] = generated_pages()
 
     def expanded(entry: Any) -> Any:  # noqa: ANN401 - navigation is nested lists, dictionaries and texts
