@@ -11,6 +11,7 @@ from navi_core.cli.evaluate import (
     HELD_OUT,
     Delayed,
     Drift,
+    HeightLimit,
     Json,
     Maps,
     Models,
@@ -68,6 +69,7 @@ def compare(
     noisy: Noisy = False,
     delayed: Delayed = False,
     drift: Drift = "none",
+    height_limit: HeightLimit = None,
     task: Task = "explore",
     resolution: Resolution = 512,
     models: Models = None,
@@ -85,7 +87,9 @@ def compare(
     from navi_core.record.home import load_scenes
 
     sides = two_sides(subjects)
-    config = eval_config(protocol, starts, steps, seed, sampled, noisy, task, None, delayed, drift)
+    config = eval_config(
+        protocol, starts, steps, seed, sampled, noisy, task, None, delayed, drift, height_limit=height_limit
+    )
     scenes: list[Scene] = []
 
     def flown(name: str) -> EvalResult:
@@ -166,6 +170,7 @@ def baselines(
     steps: Steps = None,
     seed: Seed = 0,
     noisy: Noisy = False,
+    height_limit: HeightLimit = None,
     resolution: Resolution = 512,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the results, a file per pilot; by default in the Navi home.")
@@ -185,7 +190,7 @@ def baselines(
     from navi_core.record import navi_home
     from navi_core.record.home import scene_loaders
 
-    config = eval_config(protocol, starts, steps, seed, False, noisy)
+    config = eval_config(protocol, starts, steps, seed, False, noisy, height_limit=height_limit)
     loaders = scene_loaders(scene or ("rooms-v1:validation",), resolution)
     folder = out or navi_home() / "baselines" / f"{protocol}-{config_hash(config)}"
     subjects = [find_subject(name, None) for name in pilot or BASELINES]

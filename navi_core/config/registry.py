@@ -167,7 +167,17 @@ CORE_NAMES = PartNames("temporal core", ("mamba2", "gru", "mingru", "mambapy", "
 LEARNER_NAMES = PartNames("learner", ("ppo", "grpo", "dpo", "bc", "dqn"))
 PILOT_NAMES = PartNames(
     "pilot",
-    ("random", "random-held", "forward-plus", "wall-following", "farthest-ray", "compass", "frontier", "planner"),
+    (
+        "random",
+        "random-held",
+        "forward-plus",
+        "wall-following",
+        "farthest-ray",
+        "compass",
+        "frontier",
+        "planner",
+        "oracle",
+    ),
 )
 
 EncoderName = Annotated[str, ENCODER_NAMES]

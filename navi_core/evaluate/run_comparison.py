@@ -30,8 +30,8 @@ CURVES: dict[str, str] = {
 COSTS: dict[str, str] = {"decisions": "decisions", "cpu_seconds": "CPU [s]", "wall_seconds": "training time [s]"}
 """What a run cost, with its label and unit."""
 
-_METRICS = {"explore": ("c_vis_auc", "collisions_per_minute"), "point_goal": ("success", "spl")}
-"""Task → metrics of evaluations that are compared."""
+_METRICS = {"explore": ("c_seen_auc", "c_vis_auc", "collisions_per_minute"), "point_goal": ("success", "spl")}
+"""Task → metrics of evaluations that are compared, where all flights have them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from navi_core.pilots.compass import CompassPilot
 from navi_core.pilots.frontier import FrontierPilot
+from navi_core.pilots.oracle import OraclePilot
 from navi_core.pilots.pilot import Pilot, Pose
 from navi_core.pilots.planner import PlannerPilot
 from navi_core.pilots.reactive import FarthestRayPilot, ForwardPlusPilot, RandomPilot, WallFollowingPilot
@@ -13,6 +14,7 @@ __all__ = [
     "FarthestRayPilot",
     "ForwardPlusPilot",
     "FrontierPilot",
+    "OraclePilot",
     "Pilot",
     "PlannerPilot",
     "Pose",

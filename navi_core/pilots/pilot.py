@@ -71,6 +71,8 @@ class Pilot(ABC):
     """Largest age of its observations [decisions]; see `carry`."""
     limited: bool = False
     """Whether its observations may hold unknown rays, so that it flies where its own map is free; see `carry`."""
+    horizon: int = 200
+    """Decisions of a flight, for a pilot that plans to its end."""
     inputs: str = "observation"
     """Inputs, as results name them."""
 

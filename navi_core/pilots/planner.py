@@ -132,6 +132,15 @@ class Slice:
         _views(place, fan, reach, self.reachable, self.view_start, self.view_cells, True)
 
 
+class PlannerSettings(MapSettings, total=False):
+    """Keyword settings of `PlannerPilot`."""
+
+    view_radius: float
+    patience: float
+    replan: int
+    lookahead: float
+
+
 class PlannerPilot(MapPilot):
     """Next-best-view planner on the true map: flies to the viewpoint with most unseen floor per metre of path.
 
@@ -260,12 +269,19 @@ class PlannerPilot(MapPilot):
             if self._pose.goal is not None:
                 goal = self._goal_cell(self._pose.goal[b], b, cost)
             else:
-                goal = self._best_view(one, seen, cost, i * nz + k)
+                goal = self._best_view(b, one, seen, cost, i * nz + k)
                 goal = self._leave(b, one, pose[b], cost) if goal < 0 else goal
             self._length[b] = trace_back(parent, goal, self._path[b], self._near.shape[2]) if goal >= 0 else 0
 
-    def _best_view(self, one: Slice, seen: npt.NDArray[np.bool_], cost: npt.NDArray[np.float32], here: int) -> int:
-        """Select the next best view: flat index of the viewpoint, −1 where nothing worth a flight is left.
+    def _best_view(
+        self,
+        b: int,  # noqa: ARG002 (the oracle needs it)
+        one: Slice,
+        seen: npt.NDArray[np.bool_],
+        cost: npt.NDArray[np.float32],
+        here: int,
+    ) -> int:
+        """Select the next best view of row b: flat index of the viewpoint, −1 where nothing worth a flight is left.
 
         Cells that a viewpoint promises in vain to a row in its cell count as seen; otherwise the row would stay.
         """

@@ -8,6 +8,7 @@ from navi_core.config.registry import PILOT_NAMES, Parts
 from navi_core.errors import ConfigError
 from navi_core.pilots.compass import CompassPilot
 from navi_core.pilots.frontier import FrontierPilot
+from navi_core.pilots.oracle import OraclePilot
 from navi_core.pilots.pilot import Pilot
 from navi_core.pilots.planner import PlannerPilot
 from navi_core.pilots.reactive import FarthestRayPilot, ForwardPlusPilot, RandomPilot, WallFollowingPilot
@@ -28,12 +29,13 @@ PILOTS: Parts[Callable[..., Pilot]] = Parts(
     `_allocate` and emptied in `_forget`, and hangs on its key alone: the same key flies the same way in any batch.
     """,
 )
-"""Plugin registry of scripted pilots by name; of Navi's the planner alone is privileged."""
+"""Plugin registry of scripted pilots by name; of Navi's the planner and the oracle alone are privileged."""
 register_pilot = PILOTS.register
 
 
 for _build in (
     RandomPilot, ForwardPlusPilot, WallFollowingPilot, FarthestRayPilot, CompassPilot, FrontierPilot, PlannerPilot,
+    OraclePilot,
 ):  # fmt: skip
     register_pilot(_build.name, _build)
 register_pilot("random-held", _random_held)

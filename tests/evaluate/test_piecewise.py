@@ -11,7 +11,7 @@ from navi_core.bench.evaluation import neighbours, time_evaluation
 from navi_core.cli.main import build_app
 from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError
-from navi_core.evaluate import build_course, compare_seeds, evaluate, evaluate_in_pieces, join_results
+from navi_core.evaluate import EvalResult, build_course, compare_seeds, evaluate, evaluate_in_pieces, join_results
 from navi_core.evaluate.protocol import _piece_size
 from navi_core.evaluate.recording import record_comparison
 from tests.evaluate.conftest import made_result
@@ -77,9 +77,11 @@ def test_neighbouring_baselines_are_compared():
 
 def test_baselines_command_flies_and_compares_pilots(tmp_path):
     command = ["bench", "baselines", "--pilot", "random", "--pilot", "forward-plus", "--scene", "apartment:9003",
-               "--starts", "2", "--steps", "10", "--resolution", "64", "--out", str(tmp_path), "--json"]  # fmt: skip
+               "--starts", "2", "--steps", "10", "--resolution", "64", "--out", str(tmp_path), "--json",
+               "--height-limit", "2"]  # fmt: skip
     done = CliRunner().invoke(build_app(), command)
     assert done.exit_code == 0, done.output
+    assert EvalResult.load(tmp_path / "random.json").config.dynamics.height_limit == 2.0
     document = json.loads(done.stdout)
     assert [(c["a"], c["b"]) for c in document["comparisons"]] == [("forward-plus", "random")]
     assert (tmp_path / "random.json").is_file() and (tmp_path / "random" / "apartment_9003.json").is_file()

@@ -39,6 +39,15 @@ def test_intervals_are_of_later_runs_minus_the_first_on_shared_courses_alone():
     assert collisions["metric"] == "collisions_per_minute" and not collisions["better"]
 
 
+def test_floor_that_a_limited_sensor_measured_comes_first():
+    sides = [made_result(name, flights) for name, flights in (("a", LOW), ("b", HIGH))]
+    for side in sides:
+        side.episodes = [row | {"c_seen_auc": 2 * row["c_vis_auc"]} for row in side.episodes]
+    found = compare_runs([run(side.subject, LOW, 0.5, evaluations={"course": side}) for side in sides])["intervals"]
+    assert [row["metric"] for row in found] == ["c_seen_auc", "c_vis_auc", "collisions_per_minute"]
+    assert found[0]["mean_difference"] == 10.0
+
+
 def test_one_run_or_the_same_name_twice_is_refused():
     with pytest.raises(EvaluationError, match="navi runs compare A B"):
         compare_runs([run("a", LOW, 0.5)])

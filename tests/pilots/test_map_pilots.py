@@ -104,7 +104,7 @@ def test_odometry_stays_close_through_collisions(field):
     assert error.median() < 0.05 and error.max() < 0.4, error
 
 
-@pytest.mark.parametrize("name", ["frontier", "compass", "planner"])
+@pytest.mark.parametrize("name", ["frontier", "compass", "planner", "oracle"])
 def test_map_pilot_is_independent_of_batch(field, name):
     together = Flight(field, build_pilot(name, seed=4), [5, 6, 7], [1, 0, 1])
     alone = Flight(field, build_pilot(name, seed=4), [7], [1])
@@ -354,6 +354,6 @@ def test_planner_drops_unfulfilled_view_at_its_position(field):
     nearest = int(one.viewpoints[0])
     cost.reshape(-1)[nearest] = 0.0
     seen = np.zeros(one.passable.shape, bool)
-    assert pilot._best_view(one, seen, cost, here=-1) == nearest
-    assert pilot._best_view(one, seen, cost, here=nearest) == -1
+    assert pilot._best_view(0, one, seen, cost, here=-1) == nearest
+    assert pilot._best_view(0, one, seen, cost, here=nearest) == -1
     assert seen.sum() == one.view_start[1] - one.view_start[0]

@@ -26,7 +26,8 @@ _EPISODES = """
 select course, (select max_by(name, recorded_at) from named_courses where named_courses.course = courses.course)
     as course_name, evaluations.evaluation_id, coalesce(evaluations.task, 'explore') as task,
     courses.scenes_trained_on, json_extract_string(evaluations.extra, '$.flight_code') as flight_code,
-    scene, start, 100 * episodes.c_vis_auc as c_vis_auc, episodes.collisions_per_minute,
+    scene, start, episodes.c_seen_auc_percent as c_seen_auc, 100 * episodes.c_vis_auc as c_vis_auc,
+    episodes.collisions_per_minute,
     episodes.success::int as success, episodes.spl
 from evaluations join courses using (evaluation_id) join episodes using (evaluation_id)
 where evaluations.weights_hash = ? or (? is null and json_extract_string(evaluations.extra, '$.training_run_id') = ?)
@@ -88,7 +89,7 @@ def comparison_page(found: Mapping[str, Any]) -> str:
             row["high"],
         )
         for row in found["intervals"]
-        if row["metric"] in ("c_vis_auc", "success")
+        if row["metric"] in ("c_seen_auc", "c_vis_auc", "success")
     ]
     charts = [
         "<figure>"

@@ -133,13 +133,13 @@ def _lead(ask: Ask, a: dict[str, Any], b: dict[str, Any]) -> str | None:
     sides: list[EvalResult] = []
     for row in (a, b):
         flights = ask(
-            "select scene, start, coalesce(c_seen_auc_percent, 100 * c_vis_auc) as c_vis_auc from episodes "
+            "select scene, start, coalesce(c_seen_auc_percent, 100 * c_vis_auc) as coverage from episodes "
             "where evaluation_id = ? order by all",
             [row["evaluation_id"]],
         )
         sides.append(EvalResult(str(row["subject"]), EvalConfig(), flights, {}))
     try:
-        found = compare(sides[0], sides[1])
+        found = compare(sides[0], sides[1], "coverage")
     except EvaluationError:
         return None
     between = "" if found.low is None or math.isnan(found.low) else f" [{found.low:+.1f}, {found.high:+.1f}]"
