@@ -9,7 +9,7 @@ from navi_core.config.base import Config, Count
 from navi_core.config.registry import LEARNER_NAMES, PartNames
 from navi_core.errors import ConfigError
 
-Family = Literal["apartment", "home", "maze", "atrium", "rooms", "scan"]
+Family = Literal["angled", "apartment", "atrium", "hall", "home", "maze", "rooms", "scan", "shop", "stairs"]
 
 
 class NightlyConfig(Config):

@@ -38,7 +38,10 @@ app = typer.Typer(name="scenes", help="Meshes and compiled scenes.", no_args_is_
 @app.command()
 def generate(
     family: Annotated[
-        str, typer.Argument(help="apartment, atrium, home, maze, rooms or scan.", autocompletion=_families)
+        str,
+        typer.Argument(
+            help="angled, apartment, atrium, hall, home, maze, rooms, scan, shop or stairs.", autocompletion=_families
+        ),
     ],
     seeds: Annotated[str, typer.Option(help="Seeds: 3, 0-11 or 1,4,7.")] = "0",
     out: Out = None,

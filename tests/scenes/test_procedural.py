@@ -19,6 +19,9 @@ from navi_core.scenes.procedural.storey import _without_ball
 from navi_core.world import Field, FloorMap, scene_verdict
 
 CLOSED = [family for family in FAMILIES if family != "scan"]
+LEAST_FLOOR = {"apartment": 35, "home": 35, "maze": 60, "atrium": 60, "rooms": 40, "hall": 80, "shop": 45, "stairs": 25,
+               "angled": 35}  # fmt: skip
+"""Least area that a drone reaches 0.75 m above the lowest floor [m²]."""
 CELL = 0.15
 RADIUS, MARGIN = 0.15, 0.05
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,7 +55,7 @@ def test_a_drone_reaches_every_room_and_never_escapes(family, seed):
     touching, _ = ndimage.label(free_space(mesh, CELL / 2 * 1.01))
     assert not (touching[labels == main] == touching[0, 0, 0]).any()
     floor = (labels[:, 3] == main).sum() * CELL**2
-    assert floor > {"apartment": 35, "home": 35, "maze": 60, "atrium": 60, "rooms": 40}[family]
+    assert floor > LEAST_FLOOR[family]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -95,6 +98,34 @@ def test_homes_have_ordinary_doors_between_walls_at_any_angle():
         angles.add(round(float(angle[0])))
     assert len(angles) == 4 and 0 not in angles
     assert 0.55 < min(widths) < 0.75 and max(widths) < 1.0
+
+
+def test_stairs_join_two_storeys_of_one_building():
+    scene = compile_mesh(generate_scene("stairs", 0), CompileConfig(resolution=128))
+    floor = FloorMap(Field([scene]), 0, 0.2, RADIUS + MARGIN)
+    assert len(floor.levels) == 2
+    areas = [storey.sum().item() * floor.cell**2 for storey in floor.storeys]
+    assert min(areas) > 40, areas
+
+
+def test_angled_floors_have_slanted_walls():
+    for seed in range(3):
+        mesh = generate_scene("angled", seed)
+        names = {name: number for number, name in mesh.semantic_names.items()}
+        a, b, c = mesh.triangles[mesh.face_semantic == names["wall"]].transpose(1, 0, 2)
+        normal = np.cross(b - a, c - a)
+        upright = normal[np.abs(normal[:, 1]) < 1e-6 * np.linalg.norm(normal, axis=1)]
+        angle = np.degrees(np.arctan2(upright[:, 2], upright[:, 0])) % 90
+        assert len(np.unique(angle.round(1))) >= 3
+
+
+def test_shops_and_halls_have_rows_of_shelves_between_aisles():
+    for family, span in (("shop", 6), ("hall", 4)):
+        mesh = generate_scene(family, 1)
+        names = {name: number for number, name in mesh.semantic_names.items()}
+        shelves = mesh.vertices[mesh.faces[mesh.face_semantic == names["shelf"]]]
+        assert min(np.ptp(shelves[:, :, axis]) for axis in (0, 2)) > span
+        assert 1.0 < shelves[:, :, 1].max() < 3.1
 
 
 def test_furniture_has_separate_classes():
@@ -142,7 +173,7 @@ def test_another_process_makes_the_same_scene():
 
 def test_unknown_families_and_seeds_are_refused():
     with pytest.raises(
-        ConfigError, match=r"did you mean 'apartment'\? allowed: apartment, atrium, home, maze, rooms, scan"
+        ConfigError, match=r"did you mean 'apartment'\? allowed: angled, apartment, atrium, hall, home, maze"
     ):
         generate_scene("apartement", 0)
     for seed in (-1, 2**31, 1.5, True, "0"):

@@ -140,6 +140,27 @@ class MeshBuilder:
                     ]
                     self.add(name, quad, [[0, 1, 2], [0, 2, 3]])
 
+    def wedge(self, name: str, corners: Sequence[tuple[float, float]], heights: tuple[float, float]) -> None:
+        """Add a solid triangular prism, with sheets inside as in `box`.
+
+        Args:
+            name: Semantic name.
+            corners: Three (x, z), counter-clockwise seen from above [m].
+            heights: Bottom and top [m].
+        """
+        flat = np.array([(x, 0.0, z) for x, z in corners])
+        rings = [flat + np.array([0.0, height, 0.0]) for height in heights]
+        sides = [[0, 1, 4], [0, 4, 3], [1, 2, 5], [1, 5, 4], [2, 0, 3], [2, 3, 5]]
+        self.add(name, np.concatenate(rings), [[0, 2, 1], [3, 4, 5], *sides])
+        inner = flat + 0.02 * (flat.mean(axis=0) - flat)
+        for height in np.linspace(*heights, max(2, math.ceil((heights[1] - heights[0]) / FILL_SPACING) + 1))[1:-1]:
+            self.add(name, inner + np.array([0.0, height, 0.0]), [[0, 1, 2]])
+
+    def raised(self, height: float) -> Self:
+        """Raise everything added so far [m]; return the builder."""
+        self.parts = [(name, points + np.array([0.0, height, 0.0]), faces) for name, points, faces in self.parts]
+        return self
+
     def turned(self, yaw: float) -> Self:
         """Turn everything added so far about the vertical axis through the origin [rad]; return the builder."""
         origin = np.zeros(3)

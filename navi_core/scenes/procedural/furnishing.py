@@ -71,7 +71,14 @@ class FloorSpace:
 
     def place(self, builder: MeshBuilder, item: Item, pose: tuple[float, float, float], gap: float) -> bool:
         """Try to place an item at a pose (x, z, angle); return False if it blocks a path or violates `gap` [m]."""
-        rect, r = item.footprint(*pose), self.inner
+        if not self.claim(item.footprint(*pose), gap):
+            return False
+        item.build(builder, *pose)
+        return True
+
+    def claim(self, rect: Rect, gap: float = 0.0) -> bool:
+        """Try to take a rectangle of the floor; return False if that blocks a path or violates `gap` [m]."""
+        r = self.inner
         if rect.x0 < r.x0 or rect.z0 < r.z0 or rect.x1 > r.x1 or rect.z1 > r.z1:
             return False
         if any(rect.overlaps(other, gap) for other in self.taken) or any(rect.overlaps(k) for k in self.keep_out):
@@ -80,7 +87,6 @@ class FloorSpace:
         if not self._passable():
             self.taken.pop()
             return False
-        item.build(builder, *pose)
         return True
 
     def _passable(self) -> bool:
@@ -145,6 +151,7 @@ ROOM_ITEMS: dict[str, tuple[tuple[str, bool, float], ...]] = {
     "meeting": (("table", False, 0.9), ("television", True, 0.5), ("plant", True, 0.5), ("chair", False, 0.5)),
     "lounge": (("sofa", True, 1.0), ("low_table", False, 0.7), ("plant", False, 0.7), ("bench", False, 0.5)),
     "hall": (("bench", False, 0.5), ("plant", False, 0.5), ("crate", False, 0.35), ("table", False, 0.3)),
+    "stairs": (),
     "corridor": (("plant", True, 0.35), ("bench", True, 0.2), ("cabinet", True, 0.2)),
 }  # fmt: skip
 """Kinds of rooms and their items."""

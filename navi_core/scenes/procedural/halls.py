@@ -40,9 +40,9 @@ def build_atrium(rng: np.random.Generator) -> MeshBuilder:
     _add_railings(builder, inner, void, gallery + SLAB)
     space = FloorSpace(inner.shrunk(0.02), least_open=0.95)
     _add_pillars(rng, builder, space, inner, void, gallery, height)
-    _add_screens(rng, builder, space, void)
+    add_screens(rng, builder, space, void)
     for _ in range(int(rng.integers(4, 11))):
-        _add_planter(rng, builder, space, void, height)
+        add_planter(rng, builder, space, void, height)
     furnish_room(rng, builder, space, str(rng.choice(["hall", "lounge"])), density=rng.uniform(0.4, 1.0))
     upper = _upper_floor(inner, void)
     for _ in range(int(rng.integers(3, 9))):
@@ -103,22 +103,23 @@ def _add_pillars(
     spots: list[tuple[float, float, float]] = []
     for axis, edge, outward, start, end in _gallery_edges(inner, void):
         line = edge + outward * (radius + 0.12)
-        places = [(line, place) if axis == 0 else (place, line) for place in _spread(start, end, spacing)]
+        places = [(line, place) if axis == 0 else (place, line) for place in spread(start, end, spacing)]
         spots += [(x, z, gallery + 0.02) for x, z in places]
     if rng.random() < 0.5:
         z = void.z0 + rng.uniform(0.3, 0.7) * void.depth
-        spots += [(x, z, height + 0.02) for x in _spread(void.x0 + 1, void.x1 - 1, spacing)]
+        spots += [(x, z, height + 0.02) for x in spread(void.x0 + 1, void.x1 - 1, spacing)]
     for x, z, top in spots:
         builder.prism("pillar", (x, z), (radius, radius), (-0.02, top), sides, turn=np.pi / 4)
         space.taken.append(Rect(x - radius, z - radius, x + radius, z + radius))
 
 
-def _spread(start: float, end: float, spacing: float) -> list[float]:
+def spread(start: float, end: float, spacing: float) -> list[float]:
+    """Return the middles of equal parts of a span, each about `spacing` long [m]."""
     count = max(1, int((end - start) / spacing))
     return [start + (k + 0.5) * (end - start) / count for k in range(count)]
 
 
-def _add_screens(rng: np.random.Generator, builder: MeshBuilder, space: FloorSpace, void: Rect) -> None:
+def add_screens(rng: np.random.Generator, builder: MeshBuilder, space: FloorSpace, void: Rect) -> None:
     """Add free-standing walls and counters that break the hall's view."""
     for _ in range(int(rng.integers(1, 5))):
         length, high, thick = rng.uniform(1.5, 3.5), rng.uniform(1.8, 2.5), 0.12
@@ -136,7 +137,7 @@ def _add_screens(rng: np.random.Generator, builder: MeshBuilder, space: FloorSpa
         space.taken.append(rect)
 
 
-def _add_planter(rng: np.random.Generator, builder: MeshBuilder, space: FloorSpace, void: Rect, height: float) -> None:
+def add_planter(rng: np.random.Generator, builder: MeshBuilder, space: FloorSpace, void: Rect, height: float) -> None:
     """Add a planter with a tree; the largest trees reach the gallery."""
     radius = rng.uniform(0.25, 0.5)
     tall = rng.uniform(1.2, min(4.5, height - 1.0))
