@@ -47,12 +47,14 @@ class Mutant:
         number: Number of the mutation within the module.
         line: Line of the statement.
         text: What becomes what.
+        statement: First line of the statement.
     """
 
     module: str
     number: int
     line: int
     text: str
+    statement: str
 
 
 def mutants_of(module: str) -> list[Mutant]:
@@ -62,10 +64,15 @@ def mutants_of(module: str) -> list[Mutant]:
     return mutator.found
 
 
-def apply(mutant: Mutant) -> None:
-    """Give the functions of a module the mutant's code, in this process."""
+def apply(mutant: Mutant) -> bool:
+    """Give the functions of a module the mutant's code, in this process; return whether one of them changed."""
     tree = _Mutator(mutant.module, mutant.number).visit(tree_of(mutant.module))
-    replace_functions(mutant.module, ast.fix_missing_locations(tree))
+    return replace_functions(mutant.module, ast.fix_missing_locations(tree)) > 0
+
+
+def _left_out(node: ast.stmt) -> ast.stmt:
+    """Return a statement that does nothing but refer to the names of another, so that closures keep their variables."""
+    return ast.If(ast.Constant(False), [node], [])
 
 
 class _Mutator(ast.NodeTransformer):
@@ -74,13 +81,14 @@ class _Mutator(ast.NodeTransformer):
     def __init__(self, module: str, chosen: int | None) -> None:
         self._module, self._chosen = module, chosen
         self._depth = self._line = 0
+        self._statement = ""
         self.found: list[Mutant] = []
 
     def visit(self, node: ast.AST) -> ast.AST:
         if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.arguments):
             return node  # messages and defaults
         if isinstance(node, ast.stmt):
-            self._line = node.lineno
+            self._line, self._statement = node.lineno, ast.unparse(node).partition("\n")[0][:120]
         return super().visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
@@ -97,14 +105,14 @@ class _Mutator(ast.NodeTransformer):
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         if not isinstance(node.value, ast.Call) or ast.unparse(node.value.func).split(".")[0] in _LOGGERS:
             return node
-        return self._or(node, ast.Pass()) or self.generic_visit(node)
+        return self._or(node, _left_out(node)) or self.generic_visit(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
-        return self._or(node, ast.Pass()) or self.generic_visit(node)
+        return self._or(node, _left_out(node)) or self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         stored = isinstance(node.targets[0], ast.Attribute | ast.Subscript)
-        return (stored and self._or(node, ast.Pass())) or self.generic_visit(node)
+        return (stored and self._or(node, _left_out(node))) or self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> ast.AST:
         test = self._or(node.test, ast.UnaryOp(ast.Not(), node.test))
@@ -159,8 +167,8 @@ class _Mutator(ast.NodeTransformer):
         """Note a mutation; return the changed node if it is the chosen one."""
         if not self._depth:
             return None
-        self.found.append(
-            Mutant(self._module, len(self.found), self._line, f"{ast.unparse(node)[:80]} → {ast.unparse(changed)[:80]}")
-        )
+        after = "pass" if isinstance(changed, ast.If) else ast.unparse(changed)[:80]
+        text = f"{ast.unparse(node)[:80]} → {after}"
+        self.found.append(Mutant(self._module, len(self.found), self._line, text, self._statement))
         chosen = self._chosen == self.found[-1].number
         return ast.copy_location(changed, node) if chosen else None

@@ -1,4 +1,4 @@
-"""Pytest plugin: which tests reach which statements of a room's functions, written to the file MUTATE_REACH."""
+"""Pytest plugin: which tests reach which statements of the mutated rooms, written to the file MUTATE_REACH."""
 
 from __future__ import annotations
 
@@ -14,36 +14,50 @@ import pytest
 
 from tests.fuzz.coverage import Coverage
 
-_RECORD: dict[str, Any] = {}
-"""Test → {"seconds": its time, "lines": {module: lines}}; a failed test is left out."""
+_KEPT = 40
+"""Tests kept of a statement, the fastest."""
 
 
-def pytest_configure() -> None:
-    """Instrument the modules MUTATE_MODULES."""
-    _RECORD["coverage"] = Coverage(tuple(os.environ["MUTATE_MODULES"].split(",")))
-    _RECORD["tests"] = {}
+class Reach:
+    """Record of the statements that each passing test reaches.
+
+    Args:
+        modules: Modules whose functions are instrumented.
+        file: File of the result: {"seconds": {test: CPU time}, "lines": {"module:line": tests}}.
+    """
+
+    def __init__(self, modules: tuple[str, ...], file: Path) -> None:
+        self._reached, self._file = Coverage(modules).reached, file
+        self._seconds: dict[str, float] = {}
+        self._failed: set[str] = set()
+        self._lines: dict[str, list[str]] = defaultdict(list)
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None]:
+        """Note what a test reaches."""
+        self._reached.clear()
+        began = time.process_time()
+        yield
+        reached = list(self._reached)  # a thread that outlives its test may add to it
+        if reached and item.nodeid not in self._failed:
+            self._seconds[item.nodeid] = round(time.process_time() - began, 3)
+            for module, line in reached:
+                self._lines[f"{module}:{line}"].append(item.nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note the tests that fail under instrumentation, and those that skip."""
+        if not report.passed:
+            self._failed.add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the record."""
+        lines = {place: sorted(tests, key=self._seconds.__getitem__)[:_KEPT] for place, tests in self._lines.items()}
+        used = {test for tests in lines.values() for test in tests}
+        seconds = {test: self._seconds[test] for test in sorted(used)}
+        self._file.write_text(json.dumps({"seconds": seconds, "lines": lines, "failed": sorted(self._failed)}))
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None]:
-    """Note what a test reaches."""
-    reached = _RECORD["coverage"].reached
-    reached.clear()
-    began = time.process_time()
-    yield
-    lines = defaultdict(list)
-    for module, line in reached:
-        lines[module].append(line)
-    if lines and item.nodeid not in _RECORD.get("failed", ()):
-        _RECORD["tests"][item.nodeid] = {"seconds": round(time.process_time() - began, 3), "lines": lines}
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note the tests that fail under instrumentation."""
-    if report.failed:
-        _RECORD.setdefault("failed", set()).add(report.nodeid)
-
-
-def pytest_sessionfinish() -> None:
-    """Write the record."""
-    Path(os.environ["MUTATE_REACH"]).write_text(json.dumps(_RECORD["tests"]))
+def pytest_configure(config: pytest.Config) -> None:
+    """Instrument the modules of the file MUTATE_MODULES, one a line."""
+    modules: Any = Path(os.environ["MUTATE_MODULES"]).read_text().split()
+    config.pluginmanager.register(Reach(tuple(modules), Path(os.environ["MUTATE_REACH"])))
