@@ -25,8 +25,8 @@
 #include <unistd.h>
 
 struct page {
-    int64_t changes, first, last, error, signal, clock_ns, fired, deny_locks;
-    char folder[4032];
+    int64_t changes, first, last, error, signal, clock_ns, fired, deny_locks, traced;
+    char folder[4024];
 };
 
 static struct page none, *page = &none;
@@ -45,9 +45,21 @@ static int below(const char* path) {
     return length && strncmp(path, page->folder, length) == 0 && (path[length] == '/' || path[length] == 0);
 }
 
+// Append a change's number, call and path to the file SHIM_TRACE.
+static void trace(int64_t number, const char* call, const char* path) {
+    char line[PATH_MAX + 64];
+    const char* name = getenv("SHIM_TRACE");
+    int file = name ? (int)syscall(SYS_openat, AT_FDCWD, name, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
+    if (file < 0) return;
+    int size = snprintf(line, sizeof line, "%lld %s %s\n", (long long)number, call, path);
+    syscall(SYS_write, file, line, (size_t)size);
+    syscall(SYS_close, file);
+}
+
 // Whether this change fails; errno is set. Kills the process where the page says so.
-static int fails(void) {
+static int fails(const char* call, const char* path) {
     int64_t number = __atomic_add_fetch(&page->changes, 1, __ATOMIC_SEQ_CST);
+    if (page->traced) trace(number, call, path);
     if (number < page->first || number > page->last) return 0;
     __atomic_add_fetch(&page->fired, 1, __ATOMIC_SEQ_CST);
     if (page->signal) {
@@ -59,10 +71,10 @@ static int fails(void) {
     return 1;
 }
 
-static int path_fails(int folder, const char* path) {
+static int path_fails(const char* call, int folder, const char* path) {
     char whole[PATH_MAX], place[PATH_MAX], link[64];
     if (page == &none || !path) return 0;
-    if (path[0] == '/') return below(path) && fails();
+    if (path[0] == '/') return below(path) && fails(call, path);
     if (folder == AT_FDCWD) {
         if (!getcwd(place, sizeof place)) return 0;
     } else {
@@ -72,17 +84,17 @@ static int path_fails(int folder, const char* path) {
         place[length] = 0;
     }
     if (snprintf(whole, sizeof whole, "%s/%s", place, path) >= (int)sizeof whole) return 0;
-    return below(whole) && fails();
+    return below(whole) && fails(call, whole);
 }
 
-static int file_fails(int file) {
+static int file_fails(const char* call, int file) {
     char link[64], path[PATH_MAX];
     if (page == &none) return 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", file);
     ssize_t length = syscall(SYS_readlinkat, AT_FDCWD, link, path, sizeof path - 1);
     if (length <= 0) return 0;
     path[length] = 0;
-    return below(path) && fails();
+    return below(path) && fails(call, path);
 }
 
 #define REAL(name) \
@@ -93,14 +105,14 @@ static int file_fails(int file) {
     int name(const char* path, int flags, ...) { \
         REAL(name); \
         va_list rest; va_start(rest, flags); int mode = va_arg(rest, int); va_end(rest); \
-        if (flags & (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC) && path_fails(AT_FDCWD, path)) return -1; \
+        if (flags & (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC) && path_fails(#name, AT_FDCWD, path)) return -1; \
         return real(path, flags, mode); \
     }
 #define OPENAT(name) \
     int name(int folder, const char* path, int flags, ...) { \
         REAL(name); \
         va_list rest; va_start(rest, flags); int mode = va_arg(rest, int); va_end(rest); \
-        if (flags & (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC) && path_fails(folder, path)) return -1; \
+        if (flags & (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC) && path_fails(#name, folder, path)) return -1; \
         return real(folder, path, flags, mode); \
     }
 OPEN(open)
@@ -111,7 +123,7 @@ OPENAT(openat64)
 #define FOPEN(name) \
     FILE* name(const char* path, const char* mode) { \
         REAL(name); \
-        if (strpbrk(mode, "wa+") && path_fails(AT_FDCWD, path)) return NULL; \
+        if (strpbrk(mode, "wa+") && path_fails(#name, AT_FDCWD, path)) return NULL; \
         return real(path, mode); \
     }
 FOPEN(fopen)
@@ -120,7 +132,7 @@ FOPEN(fopen64)
 #define ON_FILE(result, name, arguments, given) \
     result name arguments { \
         REAL(name); \
-        if (file_fails(file)) return -1; \
+        if (file_fails(#name, file)) return -1; \
         return real given; \
     }
 ON_FILE(ssize_t, write, (int file, const void* data, size_t size), (file, data, size))
@@ -135,21 +147,21 @@ ON_FILE(ssize_t, copy_file_range, (int source, off64_t* from, int file, off64_t*
         (source, from, file, to, size, flags))
 ON_FILE(ssize_t, sendfile64, (int file, int source, off64_t* from, size_t size), (file, source, from, size))
 
-#define ON_PATH(name, arguments, place, given) \
+#define ON_PATH(name, arguments, folder, path, given) \
     int name arguments { \
         REAL(name); \
-        if (path_fails place) return -1; \
+        if (path_fails(#name, folder, path)) return -1; \
         return real given; \
     }
-ON_PATH(rename, (const char* from, const char* to), (AT_FDCWD, to), (from, to))
-ON_PATH(renameat, (int a, const char* from, int b, const char* to), (b, to), (a, from, b, to))
-ON_PATH(link, (const char* from, const char* to), (AT_FDCWD, to), (from, to))
-ON_PATH(symlink, (const char* from, const char* to), (AT_FDCWD, to), (from, to))
-ON_PATH(unlink, (const char* path), (AT_FDCWD, path), (path))
-ON_PATH(unlinkat, (int folder, const char* path, int flags), (folder, path), (folder, path, flags))
-ON_PATH(rmdir, (const char* path), (AT_FDCWD, path), (path))
-ON_PATH(mkdir, (const char* path, mode_t mode), (AT_FDCWD, path), (path, mode))
-ON_PATH(mkdirat, (int folder, const char* path, mode_t mode), (folder, path), (folder, path, mode))
+ON_PATH(rename, (const char* from, const char* to), AT_FDCWD, to, (from, to))
+ON_PATH(renameat, (int a, const char* from, int b, const char* to), b, to, (a, from, b, to))
+ON_PATH(link, (const char* from, const char* to), AT_FDCWD, to, (from, to))
+ON_PATH(symlink, (const char* from, const char* to), AT_FDCWD, to, (from, to))
+ON_PATH(unlink, (const char* path), AT_FDCWD, path, (path))
+ON_PATH(unlinkat, (int folder, const char* path, int flags), folder, path, (folder, path, flags))
+ON_PATH(rmdir, (const char* path), AT_FDCWD, path, (path))
+ON_PATH(mkdir, (const char* path, mode_t mode), AT_FDCWD, path, (path, mode))
+ON_PATH(mkdirat, (int folder, const char* path, mode_t mode), folder, path, (folder, path, mode))
 
 // A shared disk without locks.
 int flock(int file, int operation) {

@@ -22,8 +22,8 @@ _ENDLESS = 2**62
 class _Page(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("changes", "first", "last", "error", "signal", "clock_ns", "fired")),
-        ("deny_locks", ctypes.c_int64),
-        ("folder", ctypes.c_char * 4032),
+        *((name, ctypes.c_int64) for name in ("deny_locks", "traced")),
+        ("folder", ctypes.c_char * 4024),
     ]
 
 
@@ -63,11 +63,12 @@ class Shim:
         finally:
             os.close(descriptor)
         self._page.folder = os.fsencode(folder.resolve())
+        self._trace = page.with_suffix(".trace")
 
     @property
     def variables(self) -> Mapping[str, str]:
         """Environment variables of a program that the shim acts in."""
-        return {"LD_PRELOAD": str(library()), "SHIM_PAGE": str(self._file)}
+        return {"LD_PRELOAD": str(library()), "SHIM_PAGE": str(self._file), "SHIM_TRACE": str(self._trace)}
 
     @property
     def changes(self) -> int:
@@ -79,6 +80,18 @@ class Shim:
         """Number of changes that failed or killed their program."""
         return int(self._page.fired)
 
+    def trace(self) -> None:
+        """Count changes from 0, let none fail, and note each."""
+        self._trace.unlink(missing_ok=True)
+        self.count()
+        self._page.traced = True
+
+    def traced(self) -> list[str]:
+        """Return the changes since `trace`, in their order: the call and the path, as "write /home/x"."""
+        lines = self._trace.read_text().splitlines() if self._trace.exists() else []
+        rows = (line.split(" ", 1) for line in lines)
+        return [row[1] for row in sorted(rows, key=lambda row: int(row[0]))]
+
     def fail(self, change: int, error: int, *, lasting: bool = False) -> None:
         """Let a change fail with an error number; `lasting` lets all later ones fail, too, as on a full disk."""
         self._arm(change, _ENDLESS if lasting else change, error, 0)
@@ -88,7 +101,8 @@ class Shim:
         self._arm(change, change, 0, signal.SIGKILL)
 
     def count(self) -> None:
-        """Count changes from 0 and let none fail."""
+        """Count changes from 0, let none fail and note none."""
+        self._page.traced = False
         self._arm(_ENDLESS, 0, 0, 0)
 
     def shift_clock(self, seconds: float) -> None:

@@ -10,10 +10,9 @@ import importlib
 import json
 import os
 import shutil
-import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -28,16 +27,15 @@ from navi_pipeline.bench.torture_cases import (
     become_nobody,
     cases,
     limit_memory,
+    places_of,
     state_of,
 )
+from navi_pipeline.bench.torture_processes import faults_of, orphans, run_forked
 from navi_pipeline.lib.records import read_document, write_document
 
 Row = dict[str, Any]
-_PATIENCE = 300.0
-"""Time after which a command counts as hanging (s)."""
-_POLL = 0.02
-_KILLS = 16
-"""Most kills of one case, one after the other, before the command may end."""
+_KILLS, _KILLING = 64, 60.0
+"""Most kills of one case, one after the other, and the time after which the command may end (s)."""
 _DAY = 86_400.0
 
 
@@ -48,6 +46,7 @@ def run_torture(
     seed: int = 0,
     commands: Sequence[str] = TORTURED,
     most: int | None = None,
+    walk: bool = False,
     progress: Callable[[str, float, float], None] = lambda *_: None,
 ) -> list[Row]:
     """Go on with a campaign for a time; return all its finished cases.
@@ -58,6 +57,7 @@ def run_torture(
         seed: Seed of the campaign.
         commands: Names of the commands.
         most: Most cases in all; None: as many as there is time for.
+        walk: Fail each kind of write of the commands once, and end, instead of drawing cases.
         progress: Called as progress(label, done, total) with seconds.
 
     Raises:
@@ -65,7 +65,7 @@ def run_torture(
         RunError: A command fails when nothing disturbs it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    _require_same(folder / "campaign.json", {"seed": seed, "commands": list(commands)})
+    _require_same(folder / "campaign.json", {"seed": seed, "commands": list(commands), "walk": walk})
     page = folder / "shim.page"
     if os.environ.get("SHIM_PAGE") != str(page):
         shim = Shim(page, folder / "home")
@@ -73,7 +73,8 @@ def run_torture(
     _import_all()
     campaign = _Campaign(folder, Shim(page, folder / "home"))
     began = time.monotonic()
-    for case in islice(cases(seed, tuple(commands)), len(campaign.rows), most):
+    drawn = campaign.walk(commands) if walk else cases(seed, tuple(commands))
+    for case in islice(drawn, len(campaign.rows), most):
         spent = time.monotonic() - began
         if spent >= seconds:
             break
@@ -137,6 +138,15 @@ class _Campaign:
         """Number of kills so far."""
         return sum(row["kills"] for row in self.rows)
 
+    def walk(self, commands: Sequence[str]) -> Iterator[Case]:
+        """Yield a failing call at the first and at the last change of each kind."""
+        number = 0
+        for command in commands:
+            undisturbed = self._undisturbed(command)
+            for place in undisturbed["places"]:
+                yield Case(command, "EIO", (place - 0.5) / undisturbed["changes"], number)
+                number += 1
+
     def add(self, case: Case) -> None:
         """Run a case and append its row to the campaign's file."""
         began = time.monotonic()
@@ -148,7 +158,7 @@ class _Campaign:
         self._shim.count()
         self._shim.shift_clock(0)
         faults += self._finished(case.command, undisturbed["state"])
-        faults += [f"orphan {pid}" for pid in _orphans(self._shim.variables["SHIM_PAGE"])]
+        faults += [f"orphan {pid}" for pid in orphans(self._shim.variables["SHIM_PAGE"])]
         row["seconds"] = round(time.monotonic() - began, 1)
         if faults:
             shutil.rmtree(self._folder / f"failed-{case.seed}", ignore_errors=True)
@@ -159,50 +169,59 @@ class _Campaign:
 
     def _meet(self, case: Case, changes: int, row: Row) -> None:
         """Run the command of a case against its fault."""
-        place = 1 + int(case.place * changes)
         setup: Callable[[], None] = lambda: None  # noqa: E731
-        turns = 1
-        if case.fault == "kill":
-            turns = _KILLS
-        elif case.fault in ("EIO", "ENOSPC", "full"):
-            self._shim.fail(place, case.error, lasting=case.fault == "full")
-        elif case.fault == "clock":
-            turns = 2
+        if case.fault in ("EIO", "ENOSPC", "full"):
+            self._shim.fail(1 + int(case.place * changes), case.error, lasting=case.fault == "full")
         elif case.fault == "memory":
             setup = lambda: limit_memory(int(1000 * case.place))  # noqa: E731
         elif case.fault == "locks":
             self._shim.deny_locks(True)
-        else:
-            if case.fault == "readonly":
-                _chmod(self._home, 0o555, 0o444)
+        elif case.fault in ("readonly", "foreign"):
             setup = become_nobody
-        for turn in range(turns):
-            if case.fault in ("kill", "clock"):
-                # Later kills come behind the first ones, or the command would never get on.
-                self._shim.kill(1 + int((case.place * (turn + 1) * 0.61803) % 1 * changes))
-                self._shim.shift_clock((-1) ** turn * _DAY if case.fault == "clock" else 0)
-            code, text = self._navi(case.command, setup)
-            row["kills"] += self._shim.fired if case.fault in ("kill", "clock") else 0
-            row["fired"] += self._shim.fired
-            row["faults"] += _faults_of(code, text)
+        if case.fault == "readonly":
+            _chmod(self._home, 0o555, 0o444)
+        began = time.monotonic()
+        for turn in range({"kill": _KILLS, "clock": 2}.get(case.fault, 1)):
+            fired = self._turn(case, changes, turn, setup, row)
+            if case.fault == "kill" and (not fired or time.monotonic() - began > _KILLING):
+                break
         self._shim.deny_locks(False)
         if case.fault == "readonly":
             _chmod(self._home, 0o755, 0o644)
 
+    def _turn(self, case: Case, changes: int, turn: int, setup: Callable[[], None], row: Row) -> int:
+        """Run the command of a case once; return how many of its calls failed or killed it."""
+        if kills := case.fault in ("kill", "clock"):
+            # Later kills come behind the first ones, or the command would never get on.
+            self._shim.kill(1 + int((case.place * (turn + 1) * 0.61803) % 1 * changes))
+            self._shim.shift_clock((-1) ** turn * _DAY if case.fault == "clock" else 0)
+        code, text = self._navi(case.command, setup)
+        fired = self._shim.fired
+        row["kills"] += fired if kills else 0
+        row["fired"] += fired
+        row["faults"] += faults_of(code, text)
+        return fired
+
     def _finished(self, command: str, expected: Row) -> list[str]:
         """Run the command again, undisturbed; return the faults of the home that it leaves."""
+        served = COMMANDS[command].seconds is not None
+        # What servers write depends on time: rows that are there must stay, and nothing else is compared.
+        expected = self._ask("state") if served else expected
         code, text = self._navi(command)
         if code != 0:
             return [f"the next command ended with {code}: {text[-500:]}"]
         found = self._ask("state")
-        if "rows" not in found:
-            return [f"{name}: {texts}" for name, texts in found.items()]
+        for state in (expected, found):
+            if "rows" not in state:
+                return [f"{name}: {texts}" for name, texts in state.items()]
         faults = [
             f"{name} is {str(found.get(name))[:200]}, not {str(expected.get(name))[:200]}"
             for name in expected.keys() | found.keys()
-            if name != "rows" and found.get(name) != expected.get(name)
+            if name != "rows" and not served and found.get(name) != expected.get(name)
         ]
         lost, more = (set(a["rows"]) - set(b["rows"]) for a, b in ((expected, found), (found, expected)))
+        if served:
+            more = set()
         if lost or more:
             faults.append(f"{len(lost)} rows lost, {len(more)} too many: {sorted(lost | more)[:3]}")
         verified = self._ask("verify")
@@ -225,9 +244,10 @@ class _Campaign:
         if given.prepare:
             given.prepare(before)
         self._reset(command)
-        self._shim.count()
+        self._shim.trace()
         code, text = self._navi(command)
-        changes = self._shim.changes
+        changes, traced = self._shim.changes, self._shim.traced()
+        self._shim.count()
         if code != 0:
             raise RunError(f"{command} ends with {code} when nothing disturbs it: {text[-2000:]}")
         state = self._ask("state")
@@ -235,7 +255,7 @@ class _Campaign:
             raise RunError(f"the home of {command} cannot be read when nothing disturbed it: {state}")
         shutil.rmtree(after, ignore_errors=True)
         shutil.copytree(self._home, after)
-        row = {"changes": changes, "state": state}
+        row = {"changes": changes, "places": places_of(traced), "state": state}
         write_document(document, row)
         return row
 
@@ -247,14 +267,21 @@ class _Campaign:
         shutil.copytree(self._folder / "homes" / f"before-{command}", self._home)
 
     def _navi(self, command: str, setup: Callable[[], None] = lambda: None) -> tuple[int, str]:
-        words = [word.replace("{home}", str(self._home)).replace("+", " ") for word in COMMANDS[command].words.split()]
+        """Run a command and those beside it; return as `run_forked`."""
+        given = COMMANDS[command]
 
-        def call() -> None:
-            from navi_core.cli.main import main
+        def called(words: str) -> Callable[[], None]:
+            arguments = [word.replace("{home}", str(self._home)).replace("+", " ") for word in words.split()]
 
-            main(words)
+            def call() -> None:
+                from navi_core.cli.main import main
 
-        return self._forked(call, setup)
+                main(arguments)
+
+            return call
+
+        calls = [called(words) for words in (given.words, *given.beside)]
+        return run_forked(calls, self._home, self._log, setup, given.seconds)
 
     def _ask(self, what: str) -> Row:
         """Return the state of the home, or the differences of its warehouse by table; computed in a fork."""
@@ -272,89 +299,10 @@ class _Campaign:
                 }
             answer.write_text(json.dumps(found))
 
-        code, text = self._forked(call)
+        code, text = run_forked([call], self._home, self._log)
         if code != 0 or not answer.exists():
             return {f"{what} cannot be read": [text[-500:]]}
         return dict(json.loads(answer.read_text()))
-
-    def _forked(self, call: Callable[[], None], setup: Callable[[], None] = lambda: None) -> tuple[int, str]:
-        """Run a function in a fork; return its exit code (negative: the signal) and what it printed to stderr."""
-        sys.stdout.flush()
-        with self._log.open("w+b") as log:
-            child = os.fork()
-            if child == 0:
-                _live(call, setup, log.fileno(), self._home)
-            waited, status = 0.0, None
-            while status is None:
-                done, found = os.waitpid(child, os.WNOHANG)
-                if done:
-                    status = found
-                elif waited > _PATIENCE:
-                    os.killpg(child, signal.SIGKILL)
-                    os.waitpid(child, 0)
-                    return -signal.SIGALRM, "it hangs"
-                else:  # turns are counted, not the clock: a campaign that is suspended suspends its patience
-                    time.sleep(_POLL)
-                    waited += _POLL
-            log.seek(0)
-            return os.waitstatus_to_exitcode(status), log.read().decode(errors="replace")
-
-
-def _live(call: Callable[[], None], setup: Callable[[], None], output: int, home: Path) -> None:
-    """Run a function as a process of its own, and end."""
-    code = 70
-    try:
-        os.setsid()
-        os.environ |= {"NAVI_HOME": str(home), "DAGSTER_HOME": str(home / "dagster"), "COLUMNS": "200"}
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(output, 2)
-        os.chdir(home)
-        try:
-            setup()
-            call()
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
-                stream.flush()
-    finally:
-        os._exit(code)
-
-
-def _faults_of(code: int, text: str) -> list[str]:
-    """Return the faults in the way in which a disturbed command ended."""
-    if code == -signal.SIGALRM:
-        return ["it hangs"]
-    if "Traceback" in text:
-        return [f"traceback: {text[text.index('Traceback') :][:2500]}"]
-    if code < 0 and code != -signal.SIGKILL:
-        return [f"it ended by signal {-code}: {text[-300:]}"]
-    if code > 1 and "error:" not in text:
-        return [f"exit code {code} without a message: {text[-300:]}"]
-    return []
-
-
-def _orphans(page: str) -> list[int]:
-    """Return processes of the last commands that still live after ten seconds."""
-    deadline = time.monotonic() + 10
-    while True:
-        found = []
-        for place in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if page.encode() in (place / "environ").read_bytes() and int(place.name) != os.getpid():
-                    found.append(int(place.name))
-        if not found or time.monotonic() > deadline:
-            for pid in found:
-                with suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-            return found
-        time.sleep(0.2)
 
 
 def _chmod(home: Path, folder: int, file: int) -> None:

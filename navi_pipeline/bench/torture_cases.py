@@ -4,9 +4,10 @@ import errno
 import json
 import os
 import random
+import re
 import resource
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,11 +56,25 @@ class Command:
         words: Arguments of `navi`; {home} stands for its home.
         before: Commands whose homes it begins with, in order.
         prepare: Writes further files to the home.
+        beside: Arguments of further commands, which run at the same time.
+        seconds: Time after which all are interrupted (s): servers, whose rows depend on time; None: they end.
     """
 
     words: str
     before: tuple[str, ...] = ()
     prepare: Callable[[Path], None] | None = None
+    beside: tuple[str, ...] = ()
+    seconds: float | None = None
+
+
+_NIGHT = (
+    "nightly --validation --minutes 1 --name tonight --set bench_steps=2 --set bench_repeats=1 --set eval_steps=20 "
+    "--set bench_scenes=[apartment] --set train_scenes=1 --set validation_scenes=1 --set test_scenes=1"
+)
+_LEARNER = (
+    "serve v001 --sub ipc://{home}/seen --step-endpoint ipc://{home}/asked --pub ipc://{home}/flown --learn --gate "
+    "--scene apartment:0 --set training.training_interval=2"
+)
 
 
 COMMANDS = {
@@ -96,15 +111,21 @@ COMMANDS = {
         "train bc --demos {home}/flights --preset quick --epochs 60 --set policy.width=64 --set threads=1", ("teacher",)
     ),
     "promote": Command(f"models promote v001 {_SEEN}", ("student",)),
-    "night": Command(
-        "nightly --validation --minutes 1 --name tonight --set bench_steps=2 --set bench_repeats=1 --set eval_steps=20 "
-        "--set bench_scenes=[apartment] --set train_scenes=1 --set validation_scenes=1 --set test_scenes=1",
-        ("promote",),
-        _instance,
+    "night": Command(_NIGHT, ("promote",), _instance),
+    "two-nights": Command(_NIGHT, ("promote",), _instance, (_NIGHT,)),
+    "serve": Command(
+        "environment --scene apartment:0 --like v001 --sessions 2 --pub ipc://{home}/seen --rep ipc://{home}/asked",
+        ("train",),
+        None,
+        (_LEARNER,),
+        15.0,
     ),
+    "two-uis": Command("ui --port 34771", ("ingest",), _instance, ("ui --port 34772",), 40.0),
 }
 """Name → command; `teacher` and `student` only prepare."""
 TORTURED = tuple(name for name in COMMANDS if name not in ("teacher", "student"))
+WALKED = ("expert", "compile", "ingest", "promote", "train")
+"""Commands whose every kind of write `--walk` fails once."""
 
 
 def state_of(home: Path) -> dict[str, Any]:
@@ -149,6 +170,18 @@ def _keys(home: Path) -> Iterator[str]:
         for line in lines:
             row = head["context"] | {"run_id": head["run_id"]} | line
             yield " ".join(map(str, (head["table"], *(row.get(name) for name in names[head["table"]]))))
+
+
+def places_of(changes: Sequence[str]) -> list[int]:
+    """Return the numbers of the first and the last change of each kind, from 1 on.
+
+    A kind is a call with a path, apart from its numbers, hashes and random names.
+    """
+    kinds: dict[str, list[int]] = {}
+    for number, change in enumerate(changes, start=1):
+        kind = re.sub(r"[0-9a-f]{8,}|\d+|\.\w{8}(?=\.tmp)", "#", change)
+        kinds.setdefault(kind, []).append(number)
+    return sorted({number for numbers in kinds.values() for number in (numbers[0], numbers[-1])})
 
 
 def limit_memory(megabytes: int) -> None:

@@ -16,6 +16,7 @@ def torture(
     seed: Annotated[int, Option(help="Seed of cases, places and moments.")] = 0,
     folder: Folder = None,
     only: Annotated[list[str] | None, Option(flag="--command", help="A tortured command; may be repeated.")] = None,
+    walk: Annotated[bool, Option(help="Fail each kind of write of some commands once, and end.")] = False,
     *,
     progress: Progress,
 ) -> Report:
@@ -27,13 +28,14 @@ def torture(
     from navi_core.bench.report import known_names
     from navi_core.record.measurement import row_context
     from navi_pipeline.bench.torture import run_torture, summary
-    from navi_pipeline.bench.torture_cases import TORTURED
+    from navi_pipeline.bench.torture_cases import TORTURED, WALKED
 
-    commands = known_names("command", only or TORTURED, TORTURED)
-    place = folder or _folder(None, "torture") / (row_context()["revision"] or "installed")
-    rows = run_torture(place.absolute(), seconds=seconds, seed=seed, commands=commands, progress=progress)
+    commands = known_names("command", only or (WALKED if walk else TORTURED), TORTURED)
+    name = "torture-walk" if walk else "torture"
+    place = folder or _folder(None, name) / (row_context()["revision"] or "installed")
+    rows = run_torture(place.absolute(), seconds=seconds, seed=seed, commands=commands, walk=walk, progress=progress)
     found = summary(rows)
-    _record("torture", "command", found, {"cases": "", "kills": "", "injected": "", "faults": "", "seconds": "s"})
+    _record(name, "command", found, {"cases": "", "kills": "", "injected": "", "faults": "", "seconds": "s"})
     columns = {name: figure(name) for name in ("command", "cases", "kills", "injected", "faults", "seconds")}
     made = report("torture", found, columns, words=1)
     faults = [

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import dagster as dg
@@ -15,7 +16,8 @@ from navi_core.kernels.native.library import find_compiler
 from navi_pipeline.bench.endurance import growth
 from navi_pipeline.bench.shim import Shim
 from navi_pipeline.bench.torture import _Campaign, _require_same
-from navi_pipeline.bench.torture_cases import COMMANDS, FAULTS, TORTURED, cases
+from navi_pipeline.bench.torture_cases import COMMANDS, FAULTS, TORTURED, WALKED, cases, places_of
+from navi_pipeline.bench.torture_processes import run_forked
 from navi_pipeline.defs.automation import torture as asset
 from navi_pipeline.defs.resources import resources_of
 
@@ -40,6 +42,9 @@ def test_shim_fails_kills_and_counts_changes_of_its_folder_alone(tmp_path):
     assert "Input/output error" in ran(shim, tmp_path / "home" / "c").stderr
     shim.kill(1)
     assert ran(shim, tmp_path / "home" / "d").returncode == -9 and not (tmp_path / "home" / "d").exists()
+    shim.trace()
+    assert ran(shim, tmp_path / "home" / "traced").returncode == 0
+    assert shim.traced() == [f"{call} {tmp_path}/home/traced" for call in ("open64", "write")]
     shim.count()
     before = float(ran(shim, tmp_path / "home" / "e").stdout)
     shim.shift_clock(-86_400)
@@ -51,6 +56,34 @@ def test_cases_are_drawn_from_the_seed_and_meet_every_command_with_every_fault()
     assert first == [case for _, case in zip(range(200), cases(3), strict=False)]
     assert {(case.command, case.fault) for case in first} >= {(name, fault) for name in TORTURED for fault in FAULTS}
     assert all(set(COMMANDS[name].before) <= COMMANDS.keys() for name in COMMANDS)
+
+
+def test_places_are_the_first_and_the_last_of_each_kind():
+    names = [
+        "open64 /h/a/12.x",
+        "write /h/a/13.x",
+        "write /h/a/1.x",
+        "rename /h/.q-0123abcd.lj3jfgif.tmp",
+        "write /h/b",
+    ]
+    assert places_of([*names, "write /h/a/2.x", "rename /h/.q-89ab0123.x0000000.tmp"]) == [1, 2, 4, 5, 6, 7]
+
+
+def test_commands_run_at_once_and_servers_are_interrupted(tmp_path):
+    def ends(code: int):
+        return lambda: sys.exit(code)
+
+    def serves() -> None:
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            os.write(2, b"interrupted")
+            raise SystemExit(130) from None
+
+    output = tmp_path / "output.txt"
+    assert run_forked([ends(3), ends(0)], tmp_path, output)[0] == 0
+    assert run_forked([ends(3), ends(5)], tmp_path, output)[0] in (3, 5)
+    assert run_forked([serves, serves], tmp_path, output, seconds=0.3) == (0, "interrupted" * 2)
 
 
 class Answers(_Campaign):
@@ -78,6 +111,11 @@ class Answers(_Campaign):
 )
 def test_a_home_that_differs_is_a_fault(state, differences, faults):
     assert Answers(state, differences)._finished("ingest", {"rows": ["a", "b"], "aliases": {}}) == faults
+
+
+def test_rows_that_servers_wrote_must_stay_and_may_grow():
+    kept = Answers({"rows": ["a"], "aliases": {}}, {})
+    assert kept._finished("serve", {"rows": [], "aliases": {"champion": "v001"}}) == []
 
 
 def test_a_folder_keeps_to_its_campaign(tmp_path):
@@ -109,11 +147,19 @@ def campaign(folder: Path, command: str, most: int) -> list[dict]:
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
+def test_a_walk_fails_each_kind_of_write_of_its_commands_once(tmp_path, monkeypatch):
+    walked = Answers({}, {})
+    monkeypatch.setattr(walked, "_undisturbed", lambda command: {"places": [1, 7], "changes": 9})
+    found = [(case.command, case.fault, 1 + int(case.place * 9)) for case in walked.walk(("ingest", "train"))]
+    assert found == [("ingest", "EIO", 1), ("ingest", "EIO", 7), ("train", "EIO", 1), ("train", "EIO", 7)]
+    assert set(WALKED) <= set(TORTURED)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("command", TORTURED)
 def test_disturbed_and_repeated_command_equals_an_undisturbed_one(command, tmp_path):
-    """Every kind of fault once or more; one minute (ingest) to ten (night)."""
+    """Every kind of fault once or more; one minute (ingest) to thirty (two-uis)."""
     rows = campaign(tmp_path, command, 12)
     assert len(rows) == 12 and not [row["faults"] for row in rows if row["faults"]]
     if command == "ingest":
