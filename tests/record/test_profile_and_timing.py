@@ -61,6 +61,7 @@ def test_timer_take_moves_the_measurements():
     two.add("b", 5.0)
     one.take(two)
     assert one.means() == {"a": 2000.0, "b": 5000.0} and two.means() == {}
+    assert one.calls() == {"a": 2, "b": 1} and two.calls() == two.totals() == {}
 
 
 def test_tensorboard_receives_the_scalars_of_the_log(tmp_path):
