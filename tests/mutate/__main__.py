@@ -1,6 +1,6 @@
 """Mutation testing of a room: `make mutate ROOM=world N=100`.
 
-    python -m tests.mutate ROOM [--number N] [--seed S] [--folder FOLDER] [--budget SECONDS]
+    python -m tests.mutate ROOM [--number N] [--seed S] [--folder FOLDER] [--budget SECONDS] [--seconds S]
     python -m tests.mutate kernels
 
 The first start runs the default suite once, in one process, and notes which tests reach which statements. Then a
@@ -156,7 +156,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=ROOT / "build/mutants")
     parser.add_argument("--budget", type=float, default=20.0, help="CPU time of the tests of a mutant, unchanged (s)")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no further mutant begins (s)")
     given = parser.parse_args()
+    began = time.monotonic()
     folder = given.folder.absolute()
     os.chdir(ROOT)  # tests have their names from here
     rows = (
@@ -174,6 +176,8 @@ def main() -> None:
             place = f"{row['module']}:{row['line']}: {row['text']}"
             sys.stdout.write(f"{outcome}: {place}{f' ({reason})' if reason else ''}\n")
             sys.stdout.flush()
+        if time.monotonic() - began > given.seconds:
+            break
     count, killed = sum(counts.values()) - counts["equivalent"], sum(counts[name] for name in KILLED)
     low = binomial_bounds(killed, count)[0]
     sys.stdout.write(f"{given.room}: {killed} of {count} killed, at least {low:.1%} (one-sided 95 %); {counts}\n")
