@@ -111,6 +111,8 @@ def test_frames_behind_damage_are_found_and_the_gap_is_reported(tmp_path):
         assert f"byte {places[2]}; {left_out} bytes are left out" in journal.damage
     with pytest.raises(RecordError, match=f"byte {places[2]}"):
         opened(path, end_only=True)
+    with pytest.raises(RecordError, match=f"byte {places[2]}"):
+        JournalWriter(path, (CHECKED,), **GIVEN)
     data[places[1] + CHECKED.size + 3] ^= 1  # the body of the second one
     path.write_bytes(data[: places[240] + 60])
     with opened(path) as journal:

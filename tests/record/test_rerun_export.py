@@ -105,6 +105,7 @@ def test_arrays_that_do_not_fit_are_refused_by_name(name):
 
 
 def test_the_file_has_its_name_when_it_is_whole(tmp_path):
-    write_rrd(tmp_path / "new" / "flight.rrd", trace())
-    assert [file.name for file in (tmp_path / "new").iterdir()] == ["flight.rrd"]
-    assert (tmp_path / "new" / "flight.rrd").read_bytes().startswith(b"RRF2")
+    folder = tmp_path / "new" / "newer"
+    write_rrd(folder / "flight.rrd", trace())
+    assert [file.name for file in folder.iterdir()] == ["flight.rrd"]
+    assert (folder / "flight.rrd").read_bytes().startswith(b"RRF2")

@@ -47,6 +47,20 @@ def test_curve_grows_with_the_file_and_a_resumed_run_is_one_curve(home):
         assert (facts["preset"], facts["algorithm"]) == ("quick", "ppo")
 
 
+def test_a_board_is_whole_when_it_is_closed_and_a_run_begun_anew_is_another_curve(home):
+    with opened(home) as run:
+        history, folder = RunHistory.of(run.run_id), run.path / "tensorboard"
+        for start in (100, 1000):
+            board = TensorBoardWriter(folder)
+            board.scalars(start, {"sps": 1.0})
+            board.scalars(start + 100, {"sps": 2.0})
+            board.close()
+        assert history.read() and history.curve.steps == [100, 200, 1000, 1100]
+        first, _ = sorted(folder.iterdir())
+        first.write_bytes(first.read_bytes()[:-1])
+        assert history.read() and history.curve.steps == [100, 1000, 1100]
+
+
 def test_a_record_that_is_not_whole_yet_is_read_later(home):
     with opened(home) as run:
         board = TensorBoardWriter(run.path / "tensorboard")
