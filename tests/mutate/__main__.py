@@ -1,6 +1,7 @@
 """Mutation testing of a room: `make mutate ROOM=world N=100`.
 
     python -m tests.mutate ROOM [--number N] [--seed S] [--folder FOLDER] [--budget SECONDS] [--seconds S]
+        [--tests FOLDER ...]
     python -m tests.mutate kernels
 
 The first start runs the default suite once, in one process, and notes which tests reach which statements. Then a
@@ -13,6 +14,7 @@ functions, and statements outside of functions. The mutants of the kernels are a
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import random
@@ -120,25 +122,32 @@ def judged(mutant: Mutant, room: str, reach: ReachMap, budget: float, proven: di
         if proven[failed]:
             break
     seconds = round(time.monotonic() - began, 1)
-    return vars(mutant) | {"tests": len(tests), "outcome": outcome, "failed": failed, "seconds": seconds}
+    found = {"outcome": outcome, "failed": failed, "seconds": seconds}
+    return vars(mutant) | {"tests": len(tests), "chosen": _digest(tests)} | found
 
 
-def campaign(room: str, number: int, seed: int, folder: Path, budget: float) -> Iterator[Row]:
-    """Yield the rows of a room's sample, those of earlier starts first."""
+def _digest(tests: list[str]) -> str:
+    return hashlib.sha256("\n".join(tests).encode()).hexdigest()[:16]
+
+
+def campaign(room: str, number: int, seed: int, folder: Path, budget: float, suite: list[str]) -> Iterator[Row]:
+    """Yield the rows of a room's sample: those of earlier starts, but for survivors that other tests reach now."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{room}.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    yield from rows[:number]
-    if len(rows) >= number:
-        return
-    reach = reach_map(folder / "reach")
+    lines = file.read_text().splitlines() if file.exists() else []
+    known = {(row["module"], row["number"]): row for row in map(json.loads, lines)}
+    reach = reach_map(folder / "reach", suite)
     for module in (*modules_of(room), "pytest", "torch", "tests.conftest"):
         import_module(module)
     proven: dict[str, bool] = {}
-    for mutant in sample(room, number, seed)[len(rows) :]:
-        row = judged(mutant, room, reach, budget, proven)
-        with file.open("a") as stream:
-            stream.write(json.dumps(row) + "\n")
+    for mutant in sample(room, number, seed):
+        row = known.get((mutant.module, mutant.number))
+        if row is None or (
+            row["outcome"] not in KILLED and row["chosen"] != _digest(reach.chosen(mutant, room, budget, set()))
+        ):
+            row = judged(mutant, room, reach, budget, proven)
+            with file.open("a") as stream:
+                stream.write(json.dumps(row) + "\n")
         yield row
 
 
@@ -157,6 +166,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=ROOT / "build/mutants")
     parser.add_argument("--budget", type=float, default=20.0, help="CPU time of the tests of a mutant, unchanged (s)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no further mutant begins (s)")
+    parser.add_argument(
+        "--tests", nargs="*", default=["tests"], help="folders of the suite that is run, with those below"
+    )
     given = parser.parse_args()
     began = time.monotonic()
     folder = given.folder.absolute()
@@ -164,7 +176,7 @@ def main() -> None:
     rows = (
         kernel_campaign(folder)
         if given.room == "kernels"
-        else campaign(given.room, given.number, given.seed, folder, given.budget)
+        else campaign(given.room, given.number, given.seed, folder, given.budget, given.tests)
     )
     known = equivalents()
     counts = dict.fromkeys((*KILLED, "survived", "not reached", "equivalent"), 0)

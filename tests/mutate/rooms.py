@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,16 +62,22 @@ def modules_of(room: str) -> list[str]:
     return [".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in files]
 
 
-def reach_map(folder: Path) -> ReachMap:
-    """Return the map of the whole default suite, from its files or measured now, a folder of tests at a time."""
+def reach_map(folder: Path, suite: Sequence[str] = ("tests",)) -> ReachMap:
+    """Return the map of parts of the default suite, from its files or measured now, a folder of tests at a time.
+
+    Args:
+        folder: Folder of the files; one that is deleted is measured anew.
+        suite: Folders of tests, with those below them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     modules = folder / "modules.txt"
     modules.write_text("\n".join(name for room in ROOMS for name in modules_of(room)))
     seconds: dict[str, float] = {}
     lines: dict[str, list[str]] = defaultdict(list)
-    # The folders of the rooms come first: a campaign may begin behind them when it is interrupted here.
+    # The folders of the rooms come first: most is known when this is interrupted.
     own = tuple(tests for _, tests in ROOMS.values())
-    for tests in sorted(_test_folders(), key=lambda name: (not name.startswith(own), name)):
+    chosen = [name for name in _test_folders() if f"{name}/".startswith(tuple(f"{part}/" for part in suite))]
+    for tests in sorted(chosen, key=lambda name: (not name.startswith(own), name)):
         file = folder / f"{tests.replace('/', '-')}.json"
         if not file.exists():
             _measure(tests, modules, file)
