@@ -96,7 +96,7 @@ COMMANDS = {
         "--set env.azimuth_bins=16 --set env.elevation_bins=8"
     ),
     "evaluate": Command(
-        "evaluate random --scene apartment:100-101 --starts 2 --steps 10 --resolution 32 --out {home}.flown.json"
+        "evaluate random --scene apartment:100-101 --starts 2 --steps 10 --resolution 32 --out {home}/flown.json"
     ),
     "compile": Command("scenes compile {home}/meshes --out {home}/compiled --resolution 32 --jobs 1", (), _meshes),
     "ingest": Command("query select+1", (), _segments),
