@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from navi_core.errors import ConfigError
+from navi_core.policy.cores.base import AutogradContext
 from navi_core.policy.observation import ObservationScaling
 
 
@@ -63,15 +65,40 @@ def solid_angle_bias(azimuth_bins: int, elevation_bins: int, patch: int) -> Tens
     return F.pad(bias, (1, 0)).float()
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None = None) -> Tensor:
-    """Compute scaled dot-product attention of (B, H, N, S) tensors; on a CPU always in float32.
+class _HalfAttention(torch.autograd.Function):
+    """Autograd function of bfloat16 attention over (G, N, S) tensors as batched products, for a CPU.
 
-    There PyTorch's bfloat16 attention takes three times as long as float32's, and its backward five times.
+    There it takes three quarters of the time of PyTorch's float32 attention, whose bfloat16 form takes three times it.
     """
-    if q.device.type != "cpu" or torch.compiler.is_compiling():
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-    with torch.autocast("cpu", enabled=False):
-        return F.scaled_dot_product_attention(q.float(), k.float(), v.float(), attn_mask=mask, scale=scale)
+
+    @staticmethod
+    def forward(ctx: AutogradContext, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        q = q * q.shape[-1] ** -0.5
+        scores = torch.bmm(q, k.transpose(1, 2))
+        weights = torch.softmax(scores if mask is None else scores + mask, dim=-1)
+        ctx.save_for_backward(q, k, v, weights)
+        return torch.bmm(weights, v)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: AutogradContext, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, weights = ctx.saved_tensors
+        inner = torch.bmm(grad, v.transpose(1, 2))
+        inner = torch._softmax_backward_data(inner, weights, -1, weights.dtype)
+        grad_q = torch.bmm(inner, k).mul_(q.shape[-1] ** -0.5)
+        return grad_q, torch.bmm(inner.transpose(1, 2), q), torch.bmm(weights.transpose(1, 2), grad), None
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, key_bias: Tensor | None) -> Tensor:
+    """Compute scaled dot-product attention of (B, H, N, S) tensors; `key_bias` (N,) is added to each key's scores."""
+    rows, heads, tokens, _ = q.shape
+    if q.dtype == torch.bfloat16 and q.device.type == "cpu" and not torch.compiler.is_compiling():
+        bias = None if key_bias is None else key_bias.to(q.dtype)
+        flat = (part.flatten(0, 1) for part in (q, k, v))
+        mixed: Tensor = _HalfAttention.apply(*flat, bias).view(q.shape)  # type: ignore[no-untyped-call]
+        return mixed
+    mask = None if key_bias is None else key_bias.expand(rows, heads, tokens, tokens)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
 class Layer(nn.Module):
@@ -98,8 +125,7 @@ class Layer(nn.Module):
         rows, tokens, width = x.shape
         parts = self.qkv(self.norm1(x)).view(rows, tokens, 3, self.heads, width // self.heads)
         q, k, v = (part.transpose(1, 2) for part in parts.unbind(2))
-        mask = None if key_bias is None else key_bias.expand(rows, self.heads, tokens, tokens)
-        mixed = attend(q, k, v, mask)
+        mixed = attend(q, k, v, key_bias)
         return self._residual(x, mixed.transpose(1, 2).flatten(2))
 
     def first_token(self, x: Tensor, key_bias: Tensor | None = None) -> Tensor:
