@@ -52,7 +52,13 @@ print(one.faults)
 """
 
 
-@pytest.mark.parametrize(("parser", "faults"), [("hangs", 1), ("opens", 1), ("raises", 1), ("refuses", 0)])
+@pytest.mark.parametrize(
+    ("parser", "faults"),
+    [
+        ("raises", 1),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("hangs", 1), ("opens", 1), ("refuses", 0))),
+    ],
+)
 def test_a_parser_that_hangs_opens_or_raises_is_a_fault(parser, faults, tmp_path):
     """A parser that takes every exception for a broken file hides neither a hang nor an open outside of its folder."""
     command = [sys.executable, "-c", _BROKEN, parser, str(tmp_path)]

@@ -104,7 +104,10 @@ def test_odometry_stays_close_through_collisions(field):
     assert error.median() < 0.05 and error.max() < 0.4, error
 
 
-@pytest.mark.parametrize("name", ["frontier", "compass", "planner", "oracle"])
+_SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("frontier", "oracle")]
+
+
+@pytest.mark.parametrize("name", ["compass", "planner", *_SLOW])
 def test_map_pilot_is_independent_of_batch(field, name):
     together = Flight(field, build_pilot(name, seed=4), [5, 6, 7], [1, 0, 1])
     alone = Flight(field, build_pilot(name, seed=4), [7], [1])

@@ -17,8 +17,9 @@ def as_text(content: object) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one of the modes: compare (default), `--write`, `--print`."""
-    found = {name: as_text(collect()) for name, collect in INTERFACES.items()}
+    """Run one of the modes: compare (default), `--write`, `--print`; on the named interfaces, by default all."""
+    named = [argument for argument in arguments if not argument.startswith("--")] or [*INTERFACES]
+    found = {name: as_text(INTERFACES[name]()) for name in named}
     if "--print" in arguments:
         print(json.dumps(found))  # noqa: T201
         return 0

@@ -39,6 +39,7 @@ def plan():
     return sources
 
 
+@pytest.mark.slow
 def test_corpus_leaves_out_unreadable_meshes_with_reasons(meshes):
     (meshes / "good.obj").write_text(BOX)
     (meshes / "truncated.glb").write_bytes(JUNK)

@@ -202,6 +202,7 @@ def test_flights_are_repeated_after_a_code_change(home, monkeypatch):
     assert flown("random", scenes, protocol).trajectories and not flown("random", scenes, protocol).trajectories
 
 
+@pytest.mark.slow
 def test_promotion_is_revoked_if_the_champion_changed_meanwhile(home, monkeypatch):
     """The alias moves to another version between the row and the move."""
     before = open_registry().aliases()["champion"]

@@ -337,6 +337,7 @@ def test_cell_with_a_stopped_trainer_has_no_outcome():
     assert known(VARIANTS[BASE], endless, 0) is None
 
 
+@pytest.mark.slow
 def test_verdicts_follow_holm_rule_among_many_variants(monkeypatch, tmp_path):
     """20 variants without effect and one with: by Holm's rule only that one is significant."""
     monkeypatch.setenv("NAVI_HOME", str(start_warehouse(tmp_path)))

@@ -58,6 +58,7 @@ def test_night_interrupted_while_compiling_leaves_no_plan(monkeypatch):
     assert not plan_path().exists() and corpus_gate().passed
 
 
+@pytest.mark.slow
 def test_chosen_scene_plan_survives_rematerialization():
     """`whole_graph` and `navi pipeline materialize` pass no scene counts, which must not reset the plan."""
 

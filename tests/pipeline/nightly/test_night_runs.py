@@ -148,6 +148,7 @@ def test_refused_run_does_not_mark_a_running_night_as_failed():
     assert "the worker was lost" in summary_paths("n")[0].read_text()
 
 
+@pytest.mark.slow
 def test_run_is_tagged_with_its_night(works, instance):
     result = launch(instance)
     assert result.success and instance.get_run_by_id(result.run_id).tags["night"] == "tonight"

@@ -183,6 +183,7 @@ def test_files_are_requested_when_they_come_change_or_go(
     assert not tick(sensor, instance, repository, older).run_requests
 
 
+@pytest.mark.slow
 def test_new_mesh_plan_keeps_the_generated_scene_counts(instance, repository, tmp_path, monkeypatch):
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path))
     (tmp_path / "house.obj").write_text("v 0 0 0\n")
@@ -225,7 +226,8 @@ def command_makes(event, instance, tags):
     dg.GraphDefinition("command", node_defs=[making]).to_job().execute_in_process(instance=instance, tags=tags)
 
 
-@pytest.mark.parametrize("changed", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("changed", [True, False])
 def test_renewals_compile_new_scenes_and_gather_the_corpus_once(instance, changed):
     instance.add_dynamic_partitions("scene", ["house", "old"])
     ticks = Ticks(instance)

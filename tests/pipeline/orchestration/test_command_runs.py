@@ -67,6 +67,7 @@ def test_a_run_of_a_command_belongs_to_its_job_and_is_executed_again(instance):
     assert run.status == dg.DagsterRunStatus.SUCCESS and run.parent_run_id == done.run_id
 
 
+@pytest.mark.slow
 def test_a_run_takes_a_selection_of_assets_and_a_partition(instance):
     instance.add_dynamic_partitions("scene", ["a"])
     everything = defs().resolve_implicit_global_asset_job_def()

@@ -26,6 +26,7 @@ def dagster(tmp_path, monkeypatch):
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
 
 
+@pytest.mark.slow
 def test_failed_asset_ends_the_demo_with_its_error(dagster, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("NAVI_SCENES", str(tmp_path / "none"))
     with pytest.raises(RunError, match=r"scene_sources failed: .*NAVI_SCENES names .*none"):

@@ -61,6 +61,7 @@ def test_a_study_of_a_command_is_a_run_with_materializations_newer_than_its_star
     assert {**navi("study", "run", "quick"), **dict.fromkeys(changing)} == {**in_a_run, **dict.fromkeys(changing)}
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_a_command_is_a_partition_and_prints_the_same(instance, monkeypatch):
     words = "forward-plus", "--scene", "rooms:0-0", "--starts", "1", "--steps", "5", "--resolution", "64"
     in_a_run = navi("evaluate", *words)["episodes"]
@@ -71,6 +72,7 @@ def test_an_evaluation_of_a_command_is_a_partition_and_prints_the_same(instance,
     assert navi("evaluate", *words)["episodes"] == in_a_run
 
 
+@pytest.mark.slow
 def test_a_refused_promotion_keeps_its_exit_code_and_is_a_partition(instance, tmp_path):
     for number, command in enumerate((HOVER, CRASH)):
         flying(command, tmp_path / f"{number}.pt")

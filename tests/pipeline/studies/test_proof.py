@@ -47,6 +47,7 @@ def prove(seeds, **given):
     return perform_experiment(proof.proof_experiment("small", seeds), on_line=print, **given)
 
 
+@pytest.mark.slow
 def test_best_settings_are_better_on_fresh_seeds_and_the_comparison_is_a_row(trained):
     study()
     result = prove(5)

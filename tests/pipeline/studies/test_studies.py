@@ -515,6 +515,7 @@ def test_study_resumes_with_its_own_settings_only():
         read_study("other")
 
 
+@pytest.mark.slow
 def test_study_refuses_to_resume_with_a_changed_preset(tmp_path, monkeypatch):
     from navi_pipeline.lib.studies import perform
 

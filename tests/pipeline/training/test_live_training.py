@@ -76,6 +76,7 @@ def test_no_observation_without_progress_or_within_the_interval():
     assert observations([update(n) for n in range(1, 1000)], interval=3600.0) == []
 
 
+@pytest.mark.slow
 def test_curves_of_a_long_run_cover_all_of_it(monkeypatch):
     drawn = []
     monkeypatch.setattr(

@@ -72,6 +72,7 @@ def test_rebuild_from_archive_and_later_segments_keeps_all_rows(warehouse):
     assert duckdb.sql(f"select count(*), count(distinct (run_id, step)) from '{parquet}'").fetchall() == [(40, 40)]
 
 
+@pytest.mark.slow
 def test_segment_repeated_after_compaction_is_skipped(warehouse):
     file = sorted(warehouse.done.glob("*metrics*"))[0]
     data = file.read_bytes()
@@ -211,6 +212,7 @@ def test_compaction_keeps_views_changed_meanwhile(warehouse, monkeypatch, tmp_pa
     assert rows(warehouse, "select n from one") == [[1]]
 
 
+@pytest.mark.slow
 def test_compaction_is_refused_after_a_concurrent_migration(warehouse, monkeypatch):
     before, done = rows(warehouse), Warehouse._restored
 
