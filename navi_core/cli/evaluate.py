@@ -68,6 +68,10 @@ HeightLimit = Annotated[
     float | None,
     typer.Option("--height-limit", help="Height over a scene's lowest surface that nobody flies above (m).", min=0.1),
 ]
+DoneAfter = Annotated[
+    int | None,
+    typer.Option(help="Decisions without a way to a frontier after which a flight hovers; 0: never.", min=0),
+]
 Delayed = Annotated[bool, typer.Option("--delayed", help="Fly by observations that are one decision old.")]
 Resolution = Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")]
 Models = Annotated[Path | None, typer.Option("--models", help="The registry; by default models/ of the Navi home.")]
@@ -144,6 +148,7 @@ def evaluate(
     drift: Drift = "none",
     sensor: Sensor = None,
     height_limit: HeightLimit = None,
+    done_after: DoneAfter = None,
     task: Task = "explore",
     resolution: Resolution = 512,
     out: Annotated[Path | None, typer.Option(help="Also write rows and summary to this JSON file.")] = None,
@@ -161,8 +166,9 @@ def evaluate(
     if rrd is not None:
         require_rerun()
     config = eval_config(
-        protocol, starts, steps, seed, sampled, noisy, task, recovery, delayed, drift, sensor, height_limit
-    )
+        protocol, starts, steps, seed, sampled, noisy, task, recovery, delayed, drift, sensor, height_limit,
+        done_after,
+    )  # fmt: skip
     flown = find_subject(subject, models)
     scenes = load_scenes(scene or HELD_OUT, resolution)
     result = fly_subject(flown, scenes, config, run_name(subject, flown))
@@ -301,6 +307,7 @@ def eval_config(
     drift: str = "none",
     profile: str | None = None,
     height_limit: float | None = None,
+    done_after: int | None = None,
 ) -> EvalConfig:
     """Build the evaluation configuration from a command's options: a named protocol and the settings that override it.
 
@@ -315,7 +322,7 @@ def eval_config(
     if drift not in DRIFTS:
         raise ConfigError(f"no drift {drift!r}; allowed: {', '.join(DRIFTS)}")
     settings: dict[str, Any] = PROTOCOLS[protocol] | {"seed": seed, "deterministic": not sampled, "task": task}
-    given = {"starts": starts, "max_steps": steps, "recovery": recovery}
+    given = {"starts": starts, "max_steps": steps, "recovery": recovery, "done_after": done_after}
     settings |= {name: value for name, value in given.items() if value is not None}
     sensor = (NOISY_SENSOR if noisy else SensorConfig()).model_dump() | {"delayed": delayed}
     sensor["profiles"] = [] if profile is None else [profile.replace("-", "_")]

@@ -142,6 +142,10 @@ def serve(
             "--recovery/--no-recovery", help="Free drones that are stuck; by default as the policy's settings."
         ),
     ] = None,
+    done_after: Annotated[
+        int | None,
+        typer.Option(help="Decisions without a way to a frontier after which a drone hovers; 0: never.", min=0),
+    ] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw actions instead of flying the mean.")] = False,
     gate: Annotated[
         bool, typer.Option("--gate", help="Simulate each motion first; no colliding motion is flown.")
@@ -191,6 +195,7 @@ def serve(
         "http": http,
         "goal": None if goal is None else _position(goal),
         "recovery": recovery,
+        "done_after": done_after,
         "sample": sample or learn,
         "seed": seed,
         "threads": threads,

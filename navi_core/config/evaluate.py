@@ -46,6 +46,9 @@ class EvalConfig(Config):
     """Fly the mean action instead of a sample."""
     recovery: bool | None = None
     """Free policies that are stuck on a spot; None: those whose settings have `policy.recovery`."""
+    done_after: int | None = Field(None, ge=0, le=10_000, exclude_if=lambda after: after is None)
+    """Decisions without a way to a frontier of the own map after which a flight hovers; 0: it flies on. None: as the
+    policy's settings, and pilots fly on."""
     azimuth_bins: int = Field(64, ge=8, le=4096)
     """Azimuth bins for scripted pilots; a policy's own are used for a policy."""
     elevation_bins: int = Field(16, ge=4, le=2048)

@@ -65,6 +65,9 @@ class PolicyConfig(Config):
     in service; training and sampled flights come free by themselves and are left alone."""
     shield: bool = Field(False, exclude_if=lambda shield: not shield)
     """Slow commands towards cells that the own map does not know to be free, in training, evaluation and service."""
+    done_after: int = Field(0, ge=0, le=10_000, exclude_if=lambda after: not after)
+    """Decisions without a way to a frontier of the own map after which a flight hovers, in evaluation and in service;
+    0: it flies on."""
     goal: bool = False
     """The auxiliary input also holds the relative goal (point-goal flight)."""
     depth_shift: float = 0.2
@@ -131,6 +134,8 @@ class PolicyConfig(Config):
             raise ConfigError("policy.goal needs the auxiliary input, which policy.aux off leaves out")
         if self.shield and not self.place_memory:
             raise ConfigError("policy.shield reads the occupancy map; set policy.place_memory, too")
+        if self.done_after and not self.place_memory:
+            raise ConfigError("policy.done_after reads the occupancy map; set policy.place_memory, too")
         if self.place_memory and self.aux == "off":
             raise ConfigError("policy.place_memory needs the auxiliary input, which policy.aux off leaves out")
         if self.separate_value and self.stop_value_gradient:

@@ -118,6 +118,9 @@ class ActorConfig(Config):
     """Parts that the drones are asked for in turn, so that acting and flying overlap on several cores."""
     recovery: bool | None = None
     """Disturb drones that are stuck, where actions are not drawn; None: as the policy's settings."""
+    done_after: int | None = Field(None, ge=0, le=10_000)
+    """Decisions without a way to a frontier of the own map after which a drone hovers; 0: it flies on. None: as the
+    policy's settings."""
     sample: bool = False
     """Draw actions instead of flying the most typical ones; continuous training needs it."""
     follow: str | None = "champion"

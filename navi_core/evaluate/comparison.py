@@ -38,6 +38,7 @@ _NAMED: dict[str, Callable[[EvalConfig], str]] = {
     "odometry": lambda config: f"drift of {100 * config.odometry.scale:g} % and {config.odometry.gyro_degrees:g} °/s",
     "deterministic": lambda config: "mean actions" if config.deterministic else "sampled actions",
     "recovery": lambda config: {None: "recovery as trained", True: "recovery", False: "no recovery"}[config.recovery],
+    "done_after": lambda config: f"done_after {config.done_after}",
 }
 """Settings that may differ in a pair, with their values in words."""
 

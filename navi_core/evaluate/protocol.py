@@ -229,6 +229,7 @@ def episode_row(
         "collisions_per_100m": 100.0 * events / max(path, _SHORTEST_PATH),
         "collision_free": events == 0,
         "recovery_steps": flight.recovery_steps,
+        "done_at": flight.done_at,
         "height_mean": float(height.mean()),
         "height_max": float(height.max()),
         "clearance_p5": float(np.percentile(flight.clearance, 5)),

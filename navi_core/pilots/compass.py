@@ -55,6 +55,7 @@ class CompassPilot(Pilot):
     name = "compass"
     reckons = True
     seeks = True
+    finishes = True
 
     def __init__(self, *, cell: float = 0.2, margin: float = 0.07, **settings: Unpack[PilotSettings]) -> None:
         super().__init__(**settings)
@@ -137,6 +138,9 @@ class CompassPilot(Pilot):
             d.substep, d.response, actions,
         )  # fmt: skip
         actions[:, 3] = np.where(active, actions[:, 3], wander[:, 3])
+        if self.done_after:
+            self.done = memory.done(self.done_after)
+            actions[self.done.numpy()] = 0.0
         self._action = torch.from_numpy(actions).to(obs.device)
         if self._shield is not None:
             age = None if self._scan_age is None else torch.from_numpy(self._scan_age)

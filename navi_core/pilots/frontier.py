@@ -127,7 +127,7 @@ class FrontierPilot(MapPilot):
     def _route(self, pose: Floats, due: npt.NDArray[np.bool_]) -> None:
         _plan(
             self._marks, self._near, self._box, pose, due, CELL, self.unseen, self._hard, self.comfort / CELL,
-            self._path, self._length,
+            self._path, self._length, self.done_after == 0,
         )  # fmt: skip
 
     def _shielded(self, scan: Scan, pose: Floats) -> Scan:
@@ -174,8 +174,9 @@ def _plan(
     soft: float,
     path: npt.NDArray[np.int32],
     length: npt.NDArray[np.int64],
+    again: bool,
 ) -> None:
-    """Plan the shortest path to the nearest frontier for the rows that are `due`."""
+    """Plan the shortest path to the nearest frontier for the rows that are `due`; without one, explore `again`."""
     size = marks.shape[1]
     for b in range(marks.shape[0]):
         if not due[b]:
@@ -189,5 +190,5 @@ def _plan(
         passable = (drawn & FREE) != 0
         goal = expand(passable, gap, _frontiers(drawn, gap, unseen, hard), i, k, hard, soft, True, cost, parent)
         length[b] = trace_back(parent, goal, path[b], size, i0, k0) if goal >= 0 else 0
-        if goal < 0:
+        if goal < 0 and again:
             drawn[:] = drawn & ~SEEN

@@ -174,6 +174,8 @@ class MapPilot(Pilot):
         settings: Those of `Pilot`.
     """
 
+    finishes = True
+
     def __init__(
         self,
         *,
@@ -228,6 +230,7 @@ class MapPilot(Pilot):
         self._age = np.zeros(batch, np.int64)
         self._command = np.zeros((batch, 4))
         self._limiter = np.ones(batch)
+        self._idle = np.zeros(batch, np.int64)
 
     def _forget(self, rows: Tensor) -> None:
         gone = rows.cpu().numpy()
@@ -235,6 +238,7 @@ class MapPilot(Pilot):
         self._settled[gone] = False
         self._length[gone] = 0
         self._age[gone] = 0
+        self._idle[gone] = 0
 
     def executed(self, actions: Tensor) -> None:
         """Record the executed actions, (B, 4), for dead reckoning."""
@@ -271,6 +275,10 @@ class MapPilot(Pilot):
         if self.limited:
             # Nowhere to fly to, as far as it sees: it looks around.
             actions[self._settled & ~flying, 3] = _LOOK_AROUND
+        self._idle = np.where(self._settled & ~flying, self._idle + 1, 0)
+        if self.done_after:
+            self.done = torch.from_numpy(self._idle >= self.done_after)
+            actions[self._idle >= self.done_after] = 0.0
         self.executed(torch.from_numpy(actions))
         return torch.from_numpy(actions).to(obs.device)
 

@@ -69,16 +69,20 @@ class OraclePilot(PlannerPilot):
     patiences. The one whose flight has the largest area under its coverage curve is taken. As the planner it looks all
     around, whatever the sensor, and it is no bound either: its flights in the model are greedy.
 
+    `replan` was chosen on the validation floors rooms 201, 203 and 205, 2 starts, 200 decisions at 64×16: C_vis AUC
+    68.2, 67.1, 66.1 % for 2, 3, 5 decisions (planner 64.7 %). Longer intervals let it wait at its stops.
+
     Args:
-        candidates: Viewpoints that are flown in the model at each decision on the way.
+        candidates: Viewpoints that are flown in the model whenever the way is due.
+        replan: See `MapPilot`.
         settings: Those of `PlannerPilot`.
     """
 
     name = "oracle"
     inputs = "true map and pose, length of the flight"
 
-    def __init__(self, *, candidates: int = 30, **settings: Unpack[PlannerSettings]) -> None:
-        super().__init__(**settings)
+    def __init__(self, *, candidates: int = 30, replan: int = 2, **settings: Unpack[PlannerSettings]) -> None:
+        super().__init__(replan=replan, **settings)
         self._require(candidates=(candidates, 1, 1000))
         self.candidates = candidates
         self._graphs: WeakKeyDictionary[Slice, Graph] = WeakKeyDictionary()

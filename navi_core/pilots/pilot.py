@@ -71,6 +71,12 @@ class Pilot(ABC):
     """Largest age of its observations [decisions]; see `carry`."""
     limited: bool = False
     """Whether its observations may hold unknown rays, so that it flies where its own map is free; see `carry`."""
+    finishes: bool = False
+    """Whether it keeps a map by which it finds out that nothing is left to see; see `done_after`."""
+    done_after: int = 0
+    """Decisions without a way to unseen floor after which it hovers; 0: it flies on."""
+    done: Tensor | None = None
+    """(B,) rows that hover because nothing is left to see; None where it flies on."""
     horizon: int = 200
     """Decisions of a flight, for a pilot that plans to its end."""
     inputs: str = "observation"

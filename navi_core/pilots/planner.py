@@ -133,11 +133,10 @@ class Slice:
 
 
 class PlannerSettings(MapSettings, total=False):
-    """Keyword settings of `PlannerPilot`."""
+    """Keyword settings of `PlannerPilot` that the oracle shares."""
 
     view_radius: float
     patience: float
-    replan: int
     lookahead: float
 
 
@@ -310,7 +309,8 @@ class PlannerPilot(MapPilot):
     def _leave(self, b: int, one: Slice, pose: Floats, cost: npt.NDArray[np.float32]) -> int:
         """Select the goal cell for changing to a storey with unseen floor, −1 where there is none.
 
-        A row that is there begins to change its height. Where nothing is left, what was seen is forgotten.
+        A row that is there begins to change its height. Where nothing is left, what was seen is forgotten, unless the
+        flight ends with it.
         """
         scene = int(self._pose.scene_index[b])
         floor, (nx, nz) = self._floors[scene], one.passable.shape
@@ -324,7 +324,7 @@ class PlannerPilot(MapPilot):
             if way.min() < best:
                 best, goal, wanted = float(way.min()), int(way.argmin()), float(height)
         if goal < 0:
-            self._seen[b] = False
+            self._seen[b] &= self.done_after > 0
         elif best == 0.0:
             self._fly_to_height(b, wanted, pose[1])
             return -1

@@ -116,6 +116,7 @@ class OccupancyMemory:
         )
         self._out = np.zeros((rows, OCCUPANCY_INPUTS), np.float32)
         self._goal = np.full((rows, 2), np.nan)
+        self._idle = np.zeros(rows, np.int64)
 
     @classmethod
     def of_env(cls, env: EnvConfig, rows: int, cell: float = CELL, *, bumps: bool = False) -> OccupancyMemory:
@@ -142,6 +143,7 @@ class OccupancyMemory:
         chosen = self._all if rows is None else rows.cpu().numpy()
         for array in (self.marks, self.pose, self._origin, self.velocity, self._command):
             array[chosen] = 0
+        self._idle[chosen] = 0
         self._out[chosen, -MOVED:] = 0.0
         self._box[chosen] = self._size // 2
         if pose is not None:
@@ -152,6 +154,16 @@ class OccupancyMemory:
         self._look(obs, chosen)
         self._aim(chosen, goal)
         return self._features(chosen, obs.device)
+
+    def done(self, after: int, rows: Tensor | None = None) -> Tensor:
+        """Mask the rows (n,) that have nothing left to see: no way to a frontier for `after` updates, and no goal.
+
+        Args:
+            after: Updates without a way; 0 for never.
+            rows: (n,) the rows; all of them where it is None.
+        """
+        idle = (self._idle >= after) & np.isnan(self._goal[:, 0]) & (after > 0)
+        return torch.from_numpy(idle if rows is None else idle[rows.cpu().numpy()])
 
     def limiter(self) -> Floats:
         """Return the share (B,) of the linear speed that the speed limiter leaves, by the latest observations."""
@@ -364,6 +376,7 @@ class OccupancyMemory:
             self.marks, chosen, self.pose, self._reach, self._box, self.cell, SIGHT, self._scratch, self._goal,
             self._out, stride=self._stride,
         )  # fmt: skip
+        self._idle[chosen] = np.where(self._out[chosen, -MOVED - 1] > 0.0, 0, self._idle[chosen] + 1)
         return torch.from_numpy(self._out[chosen].copy()).to(device)
 
     def _scroll(self, row: int) -> None:

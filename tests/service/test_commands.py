@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
 from navi_core.config import ActorConfig, GateConfig
+from navi_core.errors import ConfigError
 from navi_core.service.actor.commands import Commands
 from navi_core.service.gate import RolloutGate
 from navi_core.service.policies.sessions import SessionTable
@@ -15,7 +17,7 @@ from navi_core.service.server import ServiceMetrics
 from navi_core.service.wire import RobotPose
 from navi_core.world import NavigationEnv
 from navi_core.world.rewards import HEADING_SECTORS, MOST_VISITS
-from tests.service.conftest import SMALL, tiny_model
+from tests.service.conftest import SMALL, TINY, tiny_model
 from tests.service.learning.test_learning_actor import matrix
 
 
@@ -45,3 +47,21 @@ def test_commands_receive_resets_and_velocities(stage) -> None:
     counts = (visits >> HEADING_SECTORS & MOST_VISITS).amax(dim=1)
     assert counts.tolist() == [3, 2]
     assert metrics.counter("gate_send_total") + metrics.counter("gate_wait_total") == 6
+
+
+def test_a_drone_with_nothing_left_to_see_hovers() -> None:
+    """Walls all around: the map has no frontier, so after three decisions the command is zero."""
+    model = tiny_model(config=TINY.model_copy(update={"place_memory": True}))
+    commands = Commands(model, ActorConfig(max_sessions=4, done_after=3), None, ServiceMetrics("navi_actor"))
+    table = SessionTable(model.runner, 4, None)
+    group = [table.open(matrix(0), 0.0)]
+    walls = torch.zeros(1, 3, TINY.azimuth_bins, TINY.elevation_bins)
+    walls[:, 0], walls[:, 2] = 0.05, 1.0
+    action, flown = torch.tensor([[1.0, 0.0, 0.0, 0.5]]), []
+    for _ in range(4):
+        _, _, reset = table.gather(group, walls)
+        flown.append(commands.of(group, walls, reset, action, table)[0])
+    assert [torch.equal(command, action) for command in flown] == [True, True, False, False]
+    assert not flown[3].any()
+    with pytest.raises(ConfigError, match="v001 has no occupancy map"):
+        Commands(tiny_model(), ActorConfig(done_after=3), None, ServiceMetrics("navi_actor"))

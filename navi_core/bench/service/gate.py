@@ -222,6 +222,7 @@ class GatedFlyer:
 
     Attributes:
         recovering: `recovering` of the subject.
+        done: `done` of the subject.
         blocks: Of each block of rows since the flyer was made, decision by decision, (B,) `_SENT`, `_SLOWER`,
             `_STANDS` or `_WAITS`.
     """
@@ -231,6 +232,7 @@ class GatedFlyer:
         self.azimuth_bins, self.elevation_bins = flyer.azimuth_bins, flyer.elevation_bins
         self._flyer, self._env, self._config = flyer, env, config
         self.recovering: Tensor | None = None
+        self.done: Tensor | None = None
         self.blocks: list[list[Tensor]] = []
 
     def begin(self, keys: Tensor, field: Field) -> None:
@@ -244,7 +246,7 @@ class GatedFlyer:
     def act(self, obs: Tensor, pose: Pose) -> Tensor:
         """Return the gated actions (B, 4) for observations (B, 3, Az, El)."""
         action = self._flyer.act(obs, pose)
-        self.recovering = self._flyer.recovering
+        self.recovering, self.done = self._flyer.recovering, self._flyer.done
         begins = self._velocity is None
         velocity = torch.zeros(len(action), 4) if self._velocity is None else self._velocity
         situation = DroneState(self._rows, pose.position, pose.yaw, velocity, obs)

@@ -44,6 +44,8 @@ class Flyer(Protocol):
     """Range of its sensor [m]."""
     recovering: Tensor | None
     """(B,) rows whose last action came from recovery; None without recovery."""
+    done: Tensor | None
+    """(B,) rows that hover because nothing is left to see; None for subjects that fly on."""
 
     def begin(self, keys: Tensor, field: Field) -> None:
         """Reset the subject for new episodes in all rows.
@@ -76,6 +78,8 @@ class Flight:
     """Whether the episode ended by stopping at its goal."""
     recovery_steps: int = 0
     """Decisions whose action came from recovery because the drone was stuck."""
+    done_at: int | None = None
+    """Decision from which on it hovered, because nothing was left to see."""
 
 
 @torch.no_grad()
@@ -136,6 +140,7 @@ def _fly_block(
     odometry = Odometry(config.odometry, config.seed, keys, config.dynamics.decision_seconds)
     clock, first, age = SensorClock(config.sensor, config.seed, keys), torch.zeros_like(keys), None
     late: Tensor | None = None
+    done_at = torch.full((len(rows),), -1)
     for t in range(config.max_steps):
         hits = sensor.cast(position, yaw, scene)
         front = dynamics.front_distance(hits.depth, hits.valid, flyer.azimuth_bins)
@@ -154,6 +159,9 @@ def _fly_block(
                 f"{flyer.name} returned NaN or Inf at decision {t} of scene {rows[row].scene}, start {rows[row].index}"
             )
         stuck = torch.zeros(len(rows), dtype=torch.bool) if flyer.recovering is None else flyer.recovering.clone()
+        if flyer.done is not None:
+            done_at = torch.where(flyer.done, torch.where(done_at < 0, t, done_at), -1)
+            stuck &= ~flyer.done
         motion = dynamics.step(position, yaw, velocity, action, front, scene)
         position, yaw, velocity = motion.position, motion.yaw, motion.velocity
         poses.append((position, yaw))
@@ -174,7 +182,11 @@ def _fly_block(
         path, faced = (x[: steps + 1, row].numpy().copy() for x in (positions, yaws))
         hit, gap = (x[:steps, row].numpy().copy() for x in (collided, clearance))
         recovered = int(recovering[:steps, row].sum())
-        flights.append(Flight(path, faced, hit, gap, bool(success[row]), recovered))
+        flights.append(
+            Flight(
+                path, faced, hit, gap, bool(success[row]), recovered, int(done_at[row]) if done_at[row] >= 0 else None
+            )
+        )
     return flights
 
 
@@ -187,6 +199,7 @@ class PilotFlyer:
     """Adapter that runs a scripted policy (pilot) in an evaluation, at the evaluation's sensor resolution."""
 
     recovering: Tensor | None = None
+    done: Tensor | None = None
 
     def __init__(self, pilot: Pilot, config: EvalConfig) -> None:
         self.name = pilot.name
@@ -194,6 +207,12 @@ class PilotFlyer:
         self.elevation_bins = config.elevation_bins
         self.max_distance = pilot.max_distance
         pilot.carry(config.sensor)
+        if config.done_after and not pilot.finishes:
+            raise EvaluationError(
+                f"error: {pilot.name} keeps no map, by which it could know that nothing is left to see; "
+                "next: leave out --done-after"
+            )
+        pilot.done_after, pilot.horizon = config.done_after or 0, config.max_steps
         self._pilot = pilot
 
     def begin(self, keys: Tensor, field: Field) -> None:
@@ -208,7 +227,9 @@ class PilotFlyer:
 
     def act(self, obs: Tensor, pose: Pose) -> Tensor:
         """Compute actions (B, 4) for observations (B, 3, Az, El); a privileged pilot receives its pose."""
-        return self._pilot.act_at(obs, pose)
+        action = self._pilot.act_at(obs, pose)
+        self.done = self._pilot.done
+        return action
 
 
 class PolicyFlyer:
@@ -250,6 +271,13 @@ class PolicyFlyer:
             raise EvaluationError(f"{name} needs goals, which the task {config.task} lacks; use --task point_goal")
         if config.task == "point_goal" and not policy.config.goal:
             _LOG.warning("%s has no goal input: it explores and stops at no goal", name)
+        self.done: Tensor | None = None
+        self._done_after = policy.config.done_after if config.done_after is None else config.done_after
+        if self._done_after and not policy.config.place_memory:
+            raise EvaluationError(
+                f"error: {name} has no occupancy map, by which it could know that nothing is left to see; "
+                "next: leave out --done-after, or train it with policy.place_memory"
+            )
         self.name = name
         self.azimuth_bins = policy.config.azimuth_bins
         self.elevation_bins = policy.config.elevation_bins
@@ -269,7 +297,7 @@ class PolicyFlyer:
         self._state = self._policy.initial_state(rows, self._device)
         self._aux = torch.zeros(rows, 3, device=self._device)
         self._reset = torch.ones(rows, dtype=torch.bool, device=self._device)
-        self._places = None
+        self._places, self.done = None, None
         if self._policy.config.place_memory:
             self._places = OccupancyMemory(
                 rows, self.azimuth_bins, self.elevation_bins, self._config.dynamics, self.max_distance,
@@ -317,6 +345,9 @@ class PolicyFlyer:
         action = out.action.to(torch.float32).cpu()
         if self._recovery is not None:
             action = self._recovery.act(action, here, self._reset.cpu(), self._keys, self._step)
+        if self._places is not None and self._done_after:
+            self.done = self._places.done(self._done_after)
+            action = torch.where(self.done[:, None], 0.0, action)
         if self._shield is not None:
             action = self._shield.apply(action, obs, pose.scan_age)
         self._state = out.state

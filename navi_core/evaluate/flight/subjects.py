@@ -158,7 +158,6 @@ def _custom_columns(encoder: str, core: str) -> dict[str, Any]:
 
 
 def _of_pilot(pilot: Pilot, config: EvalConfig, name: str | None) -> Subject:
-    pilot.horizon = config.max_steps
     flyer = PilotFlyer(pilot, config)
     flyer.name = name or pilot.name
     inputs = pilot_inputs(pilot, flyer, config)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import ActorConfig, WireConfig
-from navi_core.errors import WireError
+from navi_core.errors import ConfigError, WireError
 from navi_core.pilots.reactive import Recovery
 from navi_core.service.gate import ActionChoice, DroneState, RolloutGate, choose_action
 from navi_core.service.policies.served_model import ServedModel
@@ -25,7 +25,7 @@ _LOG = logging.getLogger("navi.service")
 
 
 class Commands:
-    """Action post-processor: turns policy actions into commands by NaN check, stuck recovery and safety gate.
+    """Action post-processor: turns policy actions into commands by NaN check, recovery, end of the flight and gate.
 
     Args:
         model: Served model.
@@ -44,6 +44,13 @@ class Commands:
         """Switch to another model and reset the stuck recovery."""
         self._name, self._recovery = model.name, None
         wanted = model.runner.config.recovery if self._config.recovery is None else self._config.recovery
+        after = self._config.done_after
+        self._done_after = model.runner.config.done_after if after is None else after
+        if self._done_after and not model.runner.config.place_memory:
+            raise ConfigError(
+                f"error: {model.name} has no occupancy map, by which it could know that nothing is left to see; "
+                "next: leave out --done-after, or train it with policy.place_memory"
+            )
         # Sampled flights come free by themselves.
         if wanted and not self._config.sample:
             self._recovery = Recovery(self._config.max_sessions, model.decision_hz, self._config.seed)
@@ -60,7 +67,8 @@ class Commands:
             action: (N, 4) from the policy.
             table: Sessions of the drones, with their shield.
         """
-        command = table.shielded(group, obs, self._recovered(group, reset, self._finite(group, action)))
+        action = self._recovered(group, reset, self._finite(group, action))
+        command = table.shielded(group, obs, table.hovering(group, action, self._done_after))
         for session in group:
             session.velocity_before = session.velocity
         if self._gate is None:

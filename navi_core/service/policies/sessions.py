@@ -197,6 +197,13 @@ class SessionTable:
         age = ages.round().clamp(0, MOST_SCAN_AGE).to(torch.int64)
         return age if bool(age.any()) else None
 
+    def hovering(self, sessions: Sequence[Session], action: Tensor, after: int) -> Tensor:
+        """Return the actions (N, 4), zero where the map has had no way to a frontier for `after` decisions."""
+        if self._occupancy is None or not after:
+            return action
+        slots = torch.tensor([session.slot for session in sessions])
+        return torch.where(self._occupancy.done(after, slots)[:, None], 0.0, action)
+
     def shielded(self, sessions: Sequence[Session], obs: Tensor, action: Tensor) -> Tensor:
         """Return the actions (N, 4) after the policy's shield; as they are for a policy without one."""
         if self._shield is None:
