@@ -101,6 +101,51 @@ def compile(
     _compile_all(_sources(meshes), out, config, jobs, retry, as_json)
 
 
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="A set of buildings: places-v1.")] = "places-v1",
+    root: Annotated[Path, typer.Option(help="Folder of the buildings.")] = Path("places"),
+    out: Annotated[
+        Path | None, typer.Option(help="Also compile those that are there, into a folder per kind and split here.")
+    ] = None,
+    resolution: Resolution = 512,
+    jobs: Jobs = None,
+    as_json: Json = False,
+) -> None:
+    """Check the buildings of a set by their hashes, and print the commands that bring the missing ones.
+
+    Navi brings no data: each building has its own licence and recipe. Fly and report each kind by itself.
+    """
+    from navi_core.scenes.corpus.places import read_places
+
+    places = read_places(name)
+    states = {place: place.state(root) for place in places}
+    rows = [
+        {"name": place.name, "kind": place.kind, "split": place.split, "licence": place.licence, "state": state,
+         "get": place.get}
+        for place, state in states.items()
+    ]  # fmt: skip
+    title = f"{name} in {root}: {sum(state == 'present' for state in states.values())} of {len(rows)} present"
+    _show(rows, as_json, title, hidden=("get",))
+    changed = [place.file for place, state in states.items() if state == "changed"]
+    if changed:
+        raise SceneError(
+            f"error: {len(changed)} of {len(rows)} are not those of the recipe: {', '.join(changed)}; next: move them "
+            f"away, and run: navi scenes fetch {name} --root {as_argument(root)}"
+        )
+    wanted = dict.fromkeys(command for place, state in states.items() if state == "missing" for command in place.get)
+    if wanted and not as_json:
+        print_next(f"mkdir -p {as_argument(root)} && cd {as_argument(root)}")
+        for command in wanted:
+            typer.echo(f"      {command}", err=True)
+    if out is not None:
+        for kind, split in sorted({(place.kind, place.split) for place in places}):
+            there = [root / p.file for p, s in states.items() if (p.kind, p.split, s) == (kind, split, "present")]
+            if there:
+                config = _compile_config(resolution, up_axis="y")
+                _compile_all(_sources(there), out / f"{kind}-{split}", config, jobs, "", as_json)
+
+
 @app.command("show")
 def inspect(
     files: Annotated[list[Path], typer.Argument(help=".gmdag files, or folders of them.", show_default=False)],
