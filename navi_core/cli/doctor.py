@@ -182,7 +182,7 @@ def _print_folder(report: dict[str, Any]) -> None:
             )
             for scene in report["scenes"][:_MAX_ROWS]
         ]
-        print_table(f"{len(report['scenes'])} scenes at {report['resolution']}³", names, rows)
+        print_table(f"scenes at {report['resolution']}³: {len(report['scenes'])}", names, rows)
         _rest(len(report["scenes"]))
         out.print(
             f"to compile: about {totals['seconds']:.0f} s on one core, {totals['disk_mb']:.0f} MB of disk, "

@@ -230,7 +230,7 @@ def schedules(
     switch: Annotated[str | None, typer.Argument(help="on or off; without it nothing changes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
 ) -> None:
-    """Show the schedules of the nights and when each runs next, or switch them on or off."""
+    """Show the schedules and when each runs next, switch those of the nights on, or switch all off."""
     from navi_pipeline.defs.automation.nights import training_schedule, validation_schedule
     from navi_pipeline.defs.automation.torture import torture_schedule
     from navi_pipeline.lib.orchestration import dagster_home, open_instance
@@ -240,7 +240,9 @@ def schedules(
         raise ConfigError(f"schedules {switch!r}; allowed: on, off")
     on = None if switch is None else switch == "on"
     with open_instance(dagster_home()) as instance:
-        rows = switch_schedules(instance, (training_schedule, validation_schedule, torture_schedule), on)
+        rows = switch_schedules(instance, (training_schedule, validation_schedule), on)
+        # An hour of kills each night is asked for by its own switch in the UI.
+        rows += switch_schedules(instance, (torture_schedule,), None if on else on)
     if as_json:
         print_json(rows)
         return

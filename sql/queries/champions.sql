@@ -1,4 +1,4 @@
--- Who was champion from when to when (null: still is), and why it became that.
+-- Champions with their reigns (null: still is) and the reason of each promotion.
 with decided as (
     select * from promotions where promoted and alias = 'champion'
     qualify row_number() over (partition by version order by decided_at desc) = 1

@@ -1,4 +1,4 @@
--- How every asset check ended, the latest first; changed marks those that ended otherwise than the time before.
+-- Results of every asset check, the latest first; changed marks those that ended otherwise than the time before.
 -- check: name of an asset check; by default all
 -- asset: name of an asset; by default all
 select date_trunc('second', recorded_at) as recorded_at, asset, partition, check_name, passed, severity,

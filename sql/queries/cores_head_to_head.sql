@@ -1,2 +1,2 @@
--- Which temporal core earns most, how fast it is, over how many seeds, and in which profile.
+-- Reward, speed and number of seeds of each temporal core, by profile.
 select * exclude (hardware) from core_comparison;

@@ -1,4 +1,4 @@
--- How policies fly by their temporal core, course by course: coverage, success at goals, collisions; means over policies.
+-- Flights by temporal core, course by course: coverage, success at goals, collisions; means over policies.
 with flown as (
     select evaluations.*, courses.course, courses.task as flown_for, models.temporal_core
     from evaluations join courses using (evaluation_id)

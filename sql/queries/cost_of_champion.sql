@@ -1,4 +1,4 @@
--- What the champion cost, with all that it descends from: each training once, and their sum.
+-- Cost of the champion and its ancestors: each training once, and their sum.
 with trainings as (
     select min(depth) as depth, min(ancestor) as version, run_id
     from model_lineage

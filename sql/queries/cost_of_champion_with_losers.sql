@@ -1,4 +1,4 @@
--- What a champion cost with all that was trained until it became that: its lineage, refused challengers, trials, failures.
+-- Cost of a champion with all trainings until its promotion: its lineage, refused challengers, trials, failures.
 -- version: a version of the registry; by default the champion
 with wanted as (
     select coalesce(getvariable('version'), (select version from aliases where alias = 'champion')) as version

@@ -1,4 +1,4 @@
--- What every training took: decisions, minutes at work (pauses left out), minutes of processors, decisions a second.
+-- Cost of every training: decisions, minutes at work (pauses left out), minutes of processors, decisions a second.
 with made as (
     select run_id, string_agg(version, ', ' order by created_at) as versions from models group by run_id
 )

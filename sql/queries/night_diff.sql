@@ -1,4 +1,4 @@
--- What differs between two nights: settings, weights, scenes, gates, figures, and the code and machine.
+-- Differences between two nights: settings, weights, scenes, gates, figures, and the code and machine.
 -- a: the earlier night; by default the one before the last
 -- b: the later night; by default the last
 with ordered as (select *, row_number() over (order by started_at desc, night desc) as age from nights),

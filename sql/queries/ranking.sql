@@ -1,4 +1,4 @@
--- Who explores best on one course: coverage with its 95 % interval, and collisions a minute.
+-- Leaderboard of one course: coverage with its 95 % interval, and collisions a minute.
 -- course: name or hash, see navi query course_list; by default the one of the champion
 select rank, subject, c_vis_auc_percent, low, high, flight_code, course, split, model, scenes, collisions_per_minute
 from leaderboard where chosen

@@ -1,4 +1,4 @@
--- What every subject saw of floor and surface, with which sensor, and how often it collides in the middle of its flights.
+-- Floor and surface that every subject saw, its sensor, and its collisions in the middle of its flights.
 select subject, sensor, round(100 * c_vis_auc, 1) as c_vis_auc_percent, round(c_surf_auc_percent, 1) as c_surf_auc_percent,
        round(c_surf_final_percent, 1) as c_surf_percent, round(c_surf_m2, 1) as c_surf_m2,
        round(collisions_per_minute_median, 2) as collisions_per_minute_median,

@@ -1,4 +1,4 @@
--- Who made it: host, user, Dagster run and revision of runs, versions, evaluations, comparisons, decisions, studies, nights.
+-- Origin: host, user, Dagster run and revision of runs, versions, evaluations, comparisons, decisions, studies, nights.
 -- what: a run, version, evaluation, comparison, study or night; by default the latest fifty
 with made as (
     select 'run' as kind, run_id as id, run_id, host, user, dagster_run_id, revision, recorded_at from runs

@@ -1,4 +1,4 @@
--- Which model version every alias points to now, and since when. The lead of a promotion is in points of c_vis_auc, with
+-- Model version of every alias, and the time since when. The lead of a promotion is in points of c_vis_auc, with
 -- its 95 % interval.
 create or replace view aliases as
 with moves as (

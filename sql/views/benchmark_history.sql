@@ -1,4 +1,4 @@
--- How every number of every benchmark moved from run to run, newest first; change_percent is against the run before.
+-- Changes of every benchmark's figures from run to run, newest first; change_percent is against the run before.
 create or replace view benchmark_history as
 select
     benchmark,

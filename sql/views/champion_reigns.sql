@@ -1,4 +1,4 @@
--- Who was champion from when to when (until is null: still is), and by which move of the alias.
+-- Champions with their reigns (until is null: still is) and the move of the alias.
 create or replace view champion_reigns as
 with moves as (
     select version, moved_at, action from alias_moves where alias = 'champion'

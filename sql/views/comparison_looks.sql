@@ -1,4 +1,4 @@
--- How often a pair of ways of training was looked at: the comparison itself, and those of part of its seeds at which a
+-- Looks at a pair of ways of training: the comparison itself, and those of part of its seeds at which a
 -- verdict was possible. Seeds that are added until something shows find a difference more often than 5 % of the time.
 create or replace view comparison_looks as
 with sides as (

@@ -1,4 +1,4 @@
--- What every evaluation was flown over. Figures compare within a course alone: the same starts by the same protocol
+-- Course of every evaluation. Figures compare within a course alone: the same starts by the same protocol
 -- (decisions, sensor, seed, task, …), whose hash older rows carry as that of their configuration.
 create or replace view courses as
 with flown as (

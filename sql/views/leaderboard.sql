@@ -1,4 +1,4 @@
--- Who explores best: the latest evaluation of every subject, ranked among those of one course (the same starts, the
+-- Leaderboard: the latest evaluation of every subject, ranked among those of one course (the same starts, the
 -- same protocol). Who was trained on some of the scenes stands below, without a rank: there it shows what it remembers.
 -- Flights that had to confirm a win are those of one pair alone and are left out; `promotions` has them.
 -- Flights of one flight_code were flown by the same code; where it differs, fly the older ones again.

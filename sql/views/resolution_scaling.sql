@@ -1,4 +1,4 @@
--- What more rays cost: every number of resolution_sweep by resolution, with its factor against the smallest of its profile.
+-- Cost of more rays: every number of resolution_sweep by resolution, with its factor against the smallest of its profile.
 create or replace view resolution_scaling as
 with sizes as (
     select

@@ -1,4 +1,4 @@
--- How fast every run trained: its decisions by the time that they took. The mean of the updates' speeds would let the
+-- Speed of every run: its decisions by their time. The mean of the updates' speeds would let the
 -- fast ones count for more than their share of the time.
 create or replace view run_speed as
 with updates as (

@@ -1,4 +1,4 @@
--- How each subject did on each scene, hardest scenes first; coverage in percent.
+-- Results of each subject on each scene, hardest scenes first; coverage in percent.
 create or replace view scene_results as
 select
     scene,

@@ -1,4 +1,4 @@
--- How every study stands: trials by state, the best so far and what it was made of.
+-- State of every study: trials by state, the best so far and its settings.
 create or replace view study_progress as
 select
     trials.study,

@@ -60,5 +60,6 @@ torture_schedule = dg.ScheduleDefinition(
     name="torture_schedule",
     job=torture_job,
     cron_schedule="0 4 * * *",
+    execution_timezone="UTC",
     description="The torture campaign goes on for an hour at 04:00 UTC.",
 )
