@@ -293,7 +293,9 @@ def _compile_all(
     merged = any(row["decimated"] for row in rows)
     _show(rows, as_json, title, hidden=("gmdag", "resolution") if merged else ("gmdag", "resolution", "decimated"))
     if rows and not as_json and not faults:
-        print_next(f"navi train ppo --preset quick --scene {as_argument(folder if len(rows) > 1 else rows[0]['gmdag'])}")
+        print_next(
+            f"navi train ppo --preset quick --scene {as_argument(folder if len(rows) > 1 else rows[0]['gmdag'])}"
+        )
     if faults:
         for source, error in faults:
             typer.echo(f"failed: {source.name}: {printable(str(error))}", err=True)

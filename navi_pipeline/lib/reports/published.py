@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,14 @@ class Column(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    key: str
+    key: str = Field(description="Path of the value in a row, by dots.")
     title: str
     unit: str
     low: str | None = Field(None, description="Key of the lower end of the 95 % interval.")
     high: str | None = None
     n: str | int | None = Field(None, description="Sample size, or its key.")
     scale: float = Field(1.0, description="Factor between the output and the unit.")
-    tolerance: float = Field(0.1, ge=0, lt=1, description="Relative change that still holds without an interval.")
+    tolerance: float = Field(0.1, ge=0, lt=1, description="Share by which the lesser value may lie below the other.")
     most: float | None = Field(None, description="Bound below which a value holds, for an error that varies.")
 
 
@@ -86,7 +87,8 @@ class Measured(BaseModel):
             return low <= published.high and published.low <= high
         if column.most is not None:
             return self.value <= column.most
-        return abs(self.value - published.value) <= column.tolerance * abs(published.value)
+        least, most = sorted((abs(self.value), abs(published.value)))
+        return self.value * published.value >= 0 and least >= (1 - column.tolerance) * most
 
 
 def declared_tables(file: Path | None = None) -> dict[str, Table]:
@@ -126,21 +128,23 @@ def figures_of(table: Table, document: Any) -> dict[str, Measured]:  # noqa: ANN
     """
     found = {}
     try:
-        rows = document
-        for step in table.rows.split("."):
-            rows = rows[step]
-        for row in rows:
+        for row in _at(document, table.rows):
             label = ", ".join(str(row[key]) for key in table.label)
             for column in table.columns:
-                if row[column.key] is None or row[column.key] != row[column.key]:
+                number = _at(row, column.key)
+                if number is None or number != number:
                     continue  # a peer without this measurement: null or NaN
                 ends = (None if key is None else row[key] * column.scale for key in (column.low, column.high))
                 n = row[column.n] if isinstance(column.n, str) else column.n
-                value = Measured(value=row[column.key] * column.scale, low=next(ends), high=next(ends), n=n)
+                value = Measured(value=number * column.scale, low=next(ends), high=next(ends), n=n)
                 found[f"{table.id}/{label}/{column.key}"] = value
     except (KeyError, TypeError) as error:
         raise RunError(f"the output of navi {table.command} has no {error} for table {table.id}") from error
     return found
+
+
+def _at(document: Any, path: str) -> Any:  # noqa: ANN401 - any JSON
+    return reduce(lambda part, step: part[step], path.split("."), document)
 
 
 def measure(table: Table) -> dict[str, Measured]:

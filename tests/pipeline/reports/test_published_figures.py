@@ -60,7 +60,11 @@ def test_figure_holds_by_its_interval_its_bound_or_its_tolerance():
     wide, near, far = (Measured(value=v, low=v - 1, high=v + 1) for v in (10, 11.5, 13))
     assert wide.holds(near, column) and not wide.holds(far, column)
     assert Measured(value=1.09).holds(Measured(value=1.0), column)
-    assert not Measured(value=1.11).holds(Measured(value=1.0), column)
+    half = Column(key="v", title="V", unit="s", tolerance=0.5)
+    assert Measured(value=1.9).holds(Measured(value=1.0), half) and Measured(value=1.0).holds(Measured(value=1.9), half)
+    assert not Measured(value=1.12).holds(Measured(value=1.0), column)
+    assert not Measured(value=0.0).holds(Measured(value=1.0), half), "a difference from nothing has no share"
+    assert Measured(value=0.0).holds(Measured(value=0.0), column)
     assert Measured(value=9e-7).holds(Measured(value=1e-8), bounded)
     assert not Measured(value=1e-5).holds(Measured(value=1e-8), bounded)
 
