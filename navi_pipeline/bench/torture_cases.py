@@ -113,17 +113,18 @@ COMMANDS = {
     "promote": Command(f"models promote v001 {_SEEN}", ("student",)),
     "night": Command(_NIGHT, ("promote",), _instance),
     "two-nights": Command(_NIGHT, ("promote",), _instance, (_NIGHT,)),
+    "trained": Command("query select+1", ("train",)),
     "serve": Command(
         "environment --scene apartment:0 --like v001 --sessions 2 --pub ipc://{home}.seen --rep ipc://{home}.asked",
-        ("train",),
+        ("trained",),
         None,
         (_LEARNER,),
-        15.0,
+        20.0,
     ),
     "two-uis": Command("ui --port 34771", ("ingest",), _instance, ("ui --port 34772",), 40.0),
 }
-"""Name → command; `teacher` and `student` only prepare."""
-TORTURED = tuple(name for name in COMMANDS if name not in ("teacher", "student"))
+"""Name → command; some only prepare."""
+TORTURED = tuple(name for name in COMMANDS if name not in ("teacher", "student", "trained"))
 WALKED = ("expert", "compile", "ingest", "promote", "train")
 """Commands whose every kind of write `--walk` fails once."""
 
