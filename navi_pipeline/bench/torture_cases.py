@@ -71,9 +71,13 @@ _NIGHT = (
     "nightly --validation --minutes 1 --name tonight --set bench_steps=2 --set bench_repeats=1 --set eval_steps=20 "
     "--set bench_scenes=[apartment] --set train_scenes=1 --set validation_scenes=1 --set test_scenes=1"
 )
+_FLIGHT = (
+    "environment --scene apartment:0 --resolution 64 --like v001 --sessions 2 --pub ipc://{home}.seen "
+    "--rep ipc://{home}.asked"
+)
 _LEARNER = (
     "serve v001 --sub ipc://{home}.seen --step-endpoint ipc://{home}.asked --pub ipc://{home}.flown --learn --gate "
-    "--scene apartment:0 --set training.training_interval=2"
+    "--scene apartment:0 --resolution 64 --set training.training_interval=1"
 )
 
 
@@ -114,13 +118,7 @@ COMMANDS = {
     "night": Command(_NIGHT, ("promote",), _instance),
     "two-nights": Command(_NIGHT, ("promote",), _instance, (_NIGHT,)),
     "trained": Command("query select+1", ("train",)),
-    "serve": Command(
-        "environment --scene apartment:0 --like v001 --sessions 2 --pub ipc://{home}.seen --rep ipc://{home}.asked",
-        ("trained",),
-        None,
-        (_LEARNER,),
-        20.0,
-    ),
+    "serve": Command(_FLIGHT, ("trained",), None, (_LEARNER,), 20.0),
     "two-uis": Command("ui --port 34771", ("ingest",), _instance, ("ui --port 34772",), 40.0),
 }
 """Name → command; some only prepare."""
