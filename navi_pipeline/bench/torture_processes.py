@@ -12,6 +12,8 @@ from pathlib import Path
 _PATIENCE = 300.0
 """Time after which a command counts as hanging (s)."""
 _POLL = 0.02
+_INTERRUPTED = (1, 130, -signal.SIGINT)
+"""Exit codes of a server that was interrupted: of Dagster's, of Navi's, of one that does not handle it."""
 
 
 def run_forked(
@@ -44,7 +46,8 @@ def run_forked(
         for turn in itertools.count():
             ended = [(child, status) for child in running if (status := _status_of(child)) is not None]
             running = [child for child in running if child not in dict(ended)]
-            codes += [code for _, code in ended]
+            interrupted = seconds is not None and turn > int(seconds / _POLL)
+            codes += [0 if interrupted and code in _INTERRUPTED else code for _, code in ended]
             if not running:
                 break
             if turn * _POLL > _PATIENCE:
@@ -57,8 +60,7 @@ def run_forked(
                     os.killpg(child, signal.SIGINT)
             time.sleep(_POLL)
         log.seek(0)
-        well = (0, 130, -signal.SIGINT) if seconds is not None else (0,)
-        return 0 if any(code in well for code in codes) else codes[0], log.read().decode(errors="replace")
+        return 0 if 0 in codes else codes[0], log.read().decode(errors="replace")
 
 
 def _status_of(child: int) -> int | None:
