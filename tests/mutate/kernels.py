@@ -58,14 +58,17 @@ def _lay_down(copy: Path) -> None:
     """Copy the project's files, and prove once that the tests pass there."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True)
     names = sorted(filter(None, listed.stdout.split("\0")))
-    digest = hashlib.sha256(b"".join((ROOT / name).read_bytes() for name in names)).hexdigest()
+    files = [ROOT / name for name in names if (ROOT / name).is_file()]  # a link may lead to a folder
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     proof = copy / "proven"
     proven = proof.exists() and proof.read_text() == digest
     if not proven:
         shutil.rmtree(copy, ignore_errors=True)
     for name in names:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, copy / name)  # with its time, which compiled numba modules are known by
+        (copy / name).unlink(missing_ok=True)
+        # With its time, which compiled numba modules are known by.
+        shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
     every = sorted({file for files in table()[0].values() for file in files})
     if not proven and (code := _run(copy, every)):
         raise SystemExit(f"the tests of the kernels fail without a mutant (exit code {code}); see {copy}/output.txt")
