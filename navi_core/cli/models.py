@@ -32,7 +32,7 @@ def versions(models: Folder = None, as_json: Json = False) -> None:
     elif entries:
         _print_table(entries)
     else:
-        typer.echo("No models are registered yet; `navi train ppo` registers one when it ends.")
+        typer.echo("No models are registered yet; `navi train ppo --preset quick` registers one when it ends.")
 
 
 @app.command()

@@ -27,7 +27,7 @@ def folders(runs: Root = None, as_json: Json = False) -> None:
         print_json([asdict(folder) for folder in found])
         return
     if not found:
-        print_text(f"No runs in {_root(runs)}; `navi train ppo` begins one.")
+        print_text(f"No runs in {_root(runs)}; `navi train ppo --preset quick` begins one.")
         return
     rows = [
         (

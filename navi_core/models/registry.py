@@ -293,7 +293,7 @@ def _existing(book: dict[str, Any], wanted: str) -> str:
     aliases = ", ".join(f"{a} → {state['versions'][-1]}" for a, state in sorted(book["aliases"].items())) or "none"
     first = ""
     if not book["versions"]:
-        first = "; `navi train ppo` makes the first"
+        first = "; `navi train ppo --preset quick` makes the first"
     elif wanted == "champion":
         first = "; `navi models promote VERSION` lets one become champion"
     return f"versions: {versions}; aliases: {aliases}{first}"

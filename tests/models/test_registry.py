@@ -94,7 +94,9 @@ def test_lineage_goes_back_to_the_first(registry, make_checkpoint):
 
 
 def test_errors_list_existing_versions_and_aliases(registry, make_checkpoint):
-    with pytest.raises(RegistryError, match=r"no model 'champion' in .*versions: none; .*`navi train ppo`"):
+    with pytest.raises(
+        RegistryError, match=r"no model 'champion' in .*versions: none; .*`navi train ppo --preset quick`"
+    ):
         registry.resolve("champion")
     for call in (registry.promote, registry.rollback):
         with pytest.raises(RegistryError, match="versions: none"):
