@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from pathlib import Path
 
-from navi_pipeline.lib.reports.pages import interval_chart, standalone_chart
+from navi_pipeline.bench.curves import slope
+from navi_pipeline.lib.reports.pages import interval_chart, line_chart, standalone_chart
 from navi_pipeline.lib.reports.published import Measured, Table, declared_tables, published_figures
 
 FOLDER = Path(__file__).resolve().parents[1] / "results"
@@ -13,6 +15,7 @@ Figures = dict[str, tuple[Measured, dict[str, str]]]
 PAGES = {
     "flight": ("Exploration", "readers who want to know how well policies explore, beside scripted pilots"),
     "engine": ("Speed of the engine", "readers who ask how fast rays, steps, networks and learning are"),
+    "scale": ("Cost curves", "people who plan how much one machine can carry"),
     "learners": ("Learners on reference tasks", "readers who compare the learners with known tasks and libraries"),
     "service": ("Service and gate", "people who fly policies through the service"),
     "statistics": ("Statistics", "readers who ask how far the intervals can be trusted"),
@@ -84,7 +87,49 @@ def _source(table: Table, figures: Figures) -> list[str]:
     return ["```sh", *commands, "```", "", _paragraph(line + noted), ""]
 
 
+def _points(table: Table, figures: Figures) -> dict[str, list[tuple[float, float]]]:
+    """Return the (size, cost) points of every curve, by its name."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for label, one in _cells(table, figures, table.columns[0].key):
+        curve, _, size = label.rpartition(", ")
+        found.setdefault(curve, []).append((float(size), one.value))
+    return {curve: sorted(points) for curve, points in found.items()}
+
+
+def _curve_section(table: Table, figures: Figures) -> list[str]:
+    lines = [f"## {table.title}", "", _paragraph(table.text), ""]
+    curves = _points(table, figures)
+    if not curves:
+        return [*lines, f"Not measured yet: `navi results measure {table.id}`.", ""]
+    lines += [
+        f"| {table.curves} | from | to | cost at first | at last | exponent | of the last half |",
+        "|" + "---|" * 7,
+    ]
+    for curve, points in curves.items():
+        (first, start), (last, end) = points[0], points[-1]
+        half = points[len(points) // 2 - (len(points) < 4) :]
+        lines.append(
+            f"| {curve} | {first:,.0f} | {last:,.0f} | {_number(start)} | {_number(end)} | {slope(points):.2f} | "
+            f"{slope(half):.2f} |"
+        )
+    lines += ["", *(f"![{curve}](charts/{_file(table, curve)})" for curve in curves), ""]
+    return [*lines, *_source(table, figures)]
+
+
+def _file(table: Table, curve: str) -> str:
+    return f"{table.id}-{_words(curve.rpartition(': ')[0])}.svg"
+
+
+def _curve_chart(table: Table, curve: str, points: list[tuple[float, float]]) -> str:
+    logs = [[math.log10(value) for value in values] for values in zip(*points, strict=True)]
+    name, _, cost = curve.rpartition(": ")
+    drawn = line_chart({name: (logs[0], logs[1])}, x=f"log10 of {table.curves}", y=f"log10 of {cost}")
+    return standalone_chart(drawn) + "\n"
+
+
 def _section(table: Table, figures: Figures) -> list[str]:
+    if table.curves:
+        return _curve_section(table, figures)
     lines = [f"## {table.title}", "", _paragraph(table.text), ""]
     if not _labels(table, figures):
         return [*lines, f"Not measured yet: `navi results measure {table.id}`.", ""]
@@ -97,7 +142,11 @@ def _section(table: Table, figures: Figures) -> list[str]:
 
 
 def _anchor(table: Table) -> str:
-    return "-".join("".join(one for one in table.title.lower() if one.isalnum() or one in " -").split())
+    return _words(table.title)
+
+
+def _words(title: str) -> str:
+    return "-".join("".join(one for one in title.lower() if one.isalnum() or one in " -").split())
 
 
 def _chart(table: Table, figures: Figures) -> str:
@@ -126,7 +175,13 @@ def files() -> dict[str, str]:
             *(line for s in sections for line in s),
         ]
     found = {f"{name}.md": "\n".join(lines).rstrip() + "\n" for name, lines in pages.items()}
-    return found | {f"charts/{table.id}.svg": _chart(table, figures) for table in charts}
+    found |= {f"charts/{table.id}.svg": _chart(table, figures) for table in charts}
+    return found | {
+        f"charts/{_file(table, curve)}": _curve_chart(table, curve, points)
+        for table in tables
+        if table.curves
+        for curve, points in _points(table, figures).items()
+    }
 
 
 def main() -> None:

@@ -37,6 +37,12 @@ _QUESTIONS = ("leaderboard", "training_curve", UPDATE, SNAPSHOT)
 Note = Callable[[str], None]
 
 
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """Return the slope of log cost over log size of (size, cost) points, by least squares."""
+    sizes, costs = np.log(np.array(points)).T
+    return float(np.polyfit(sizes, costs, 1)[0])
+
+
 @dataclass(frozen=True)
 class Curve:
     """Cost curve: a cost measured over a size.
@@ -55,9 +61,7 @@ class Curve:
 
     def exponent(self, *, end: bool = False) -> float:
         """Return the slope of log cost over log size: over all points, or over their upper half."""
-        kept = self.points[len(self.points) // 2 - (len(self.points) < 4) :] if end else self.points
-        sizes, costs = np.log(np.array(kept)).T
-        return float(np.polyfit(sizes, costs, 1)[0])
+        return slope(self.points[len(self.points) // 2 - (len(self.points) < 4) :] if end else self.points)
 
     def chart(self) -> str:
         """Draw the curve over logarithmic axes as a standalone SVG document."""
@@ -191,23 +195,24 @@ def measure_curves(names: Sequence[str], note: Note) -> Iterator[Curve]:
         yield from groups[name]()
 
 
-def machine_limits(curves: Sequence[Curve]) -> list[str]:
-    """Return for every curve of memory the bytes of one more, and how many this machine's memory holds."""
+def machine_limits(curves: Sequence[Curve]) -> list[dict[str, Any]]:
+    """Return for every curve of memory the bytes of one more, and how many this machine's memory holds.
+
+    Returns:
+        Rows with curve, size (what is counted), bytes (None where no growth was measured), memory of the machine [B]
+        and most (how many it holds, None likewise).
+    """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    lines = []
+    rows = []
     for curve in curves:
         if curve.cost not in (_STATE, _RESIDENT):
             continue
         (size, cost), (last_size, last_cost) = curve.points[-2:]
         each = (last_cost - cost) * _MIB / (last_size - size)
-        if each <= 0:
-            lines.append(f"{curve.name}: no growth measured from {size:,.0f} to {last_size:,.0f} {curve.size}")
-            continue
-        lines.append(
-            f"{curve.name}: {each:,.0f} bytes for one more of {curve.size}; the {memory / 2**30:.0f} GiB here "
-            f"end at about {memory / each:,.0f}"
-        )
-    return lines
+        most = memory / each if each > 0 else None
+        row = {"curve": curve.name, "size": curve.size, "bytes": each if most else None, "memory": memory, "most": most}
+        rows.append(row)
+    return rows
 
 
 def write_charts(curves: Sequence[Curve], folder: Path) -> list[Path]:

@@ -185,7 +185,13 @@ def curves(
 
     names = known_names("curve", curve or CURVES, CURVES)
     found = list(measure_curves(names, lambda label: progress(label, 0.0, 1.0)))
-    lines = machine_limits(found)
+    limits = machine_limits(found)
+    lines = [
+        f"{row['curve']}: {row['bytes']:,.0f} bytes for one more of {row['size']}; the {row['memory'] / 2**30:.0f} GiB "
+        f"here end at about {row['most']:,.0f}"
+        for row in limits
+        if row["most"]
+    ]
     if charts is not None:
         lines += [f"written: {file}" for file in write_charts(found, charts)]
     columns = {
@@ -200,6 +206,13 @@ def curves(
         "at the end": figure("exponent_end"),
     }
     made = report("cost curves", [each.row() for each in found], columns, words=3)
+    assert isinstance(made.document, dict)
+    made.document["points"] = [
+        {"curve": f"{each.name}: {each.cost}", "size": size, "cost": cost}
+        for each in found
+        for size, cost in each.points
+    ]
+    made.document["limits"] = limits
     return Report(made.document, made.tables, lines)
 
 

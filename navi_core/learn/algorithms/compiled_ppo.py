@@ -33,22 +33,27 @@ _MOST_WEIGHTS = 2**17
 """Number of weights up to which call overhead dominates the matrix products."""
 
 
-def runs_compiled(config: TrainConfig, policy: nn.Module, env: object, device: torch.device) -> bool:
-    """Return whether a run uses the compiled path: PPO of a small network (core none, mingru) on a native task, CPU."""
-    network = config.policy
+def runs_compiled(config: TrainConfig, policy: nn.Module, env: Environment, device: torch.device) -> bool:
+    """Return whether a run uses the compiled path: PPO on a CPU, a small network of core none or mingru.
+
+    Observations must be vectors, and actions numbers from 0 to A − 1.
+    """
+    network, spaces = config.policy, env.spaces
+    if spaces is None or spaces.shape or not spaces.choices:
+        return False
     return (
         config.algorithm == "ppo"
         and (device.type, config.precision, config.execution) == ("cpu", "fp32", "eager")
         and network.core in ("none", "mingru")
         and (network.core_layers, network.aux) == (1, "off")
         and not (network.separate_value or network.stop_value_gradient)
-        and NativeStep.supports(env)
+        and spaces.choices == tuple((float(choice),) for choice in range(len(spaces.choices)))
         and sum(p.numel() for p in policy.parameters()) <= _MOST_WEIGHTS
     )
 
 
 class CompiledCollector(Collector):
-    """Rollout collector with compiled policy and environment step; the arguments are those of `Collector`."""
+    """Rollout collector with a compiled policy, and step where the task has one; arguments of `Collector`."""
 
     def __init__(
         self,
@@ -61,8 +66,9 @@ class CompiledCollector(Collector):
         workers: Workers = ALONE,
     ) -> None:
         super().__init__(env, policy, shaper, config, device=device, workers=workers)
-        assert isinstance(env, ReferenceTask)
-        self._act, self._fly = CompiledNetwork(policy).act, NativeStep(env)
+        self._act = CompiledNetwork(policy).act
+        if isinstance(env, ReferenceTask) and NativeStep.supports(env):
+            self._fly = NativeStep(env)
 
 
 class CompiledPPOLearner(PPOLearner):

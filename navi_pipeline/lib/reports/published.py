@@ -70,6 +70,7 @@ class Table(BaseModel):
     order: tuple[str, ...] = Field((), description="Order of the rows; others follow.")
     columns: tuple[Column, ...] = Field(min_length=1, max_length=5)
     chart: str | None = Field(None, description="Key of the column that is drawn, here and on the first page.")
+    curves: str | None = Field(None, description="Name of the sizes, where rows are points `curve, size` of curves.")
 
 
 class Measured(BaseModel):

@@ -65,6 +65,7 @@ def parts(config: TrainConfig, compiled: bool):
         {"shaper": {"rnd_start": 1.0, "rnd_end": 0.1, "loop_coefficient": 0.5, "memory_exclusion": 2}},
         {"policy": {"core": "mingru"}, "task_options": {}},
         {"policy": {"core": "mingru"}, "task": "acrobot", "task_options": {}, "ppo": {"bptt": 16, "microbatch": 3}},
+        {"policy": {"core": "mingru"}, "task": "repeat_previous", "task_options": {}},
     ],
 )
 def test_compiled_and_torch_paths_agree(changes):
@@ -192,6 +193,7 @@ def test_torch_run_resumes_a_compiled_checkpoint(tmp_path, monkeypatch):
         ({}, True),
         ({"task_options": {}}, True),
         ({"task": "acrobot", "task_options": {}}, True),
+        ({"task": "repeat_previous", "task_options": {}, "policy": {"core": "mingru"}}, True),
         ({"task": "pendulum", "task_options": {}}, False),
         ({"policy": {"core": "gru"}}, False),
         ({"policy": {"aux": "full"}}, False),
