@@ -102,8 +102,8 @@ def _curve_section(table: Table, figures: Figures) -> list[str]:
     if not curves:
         return [*lines, f"Not measured yet: `navi results measure {table.id}`.", ""]
     lines += [
-        f"| {table.curves} | from | to | cost at first | at last | exponent | of the last half |",
-        "|" + "---|" * 7,
+        f"| | {table.curves} | cost at first | at last | exponent | of the last half |",
+        "|" + "---|" * 6,
     ]
     for curve, points in curves.items():
         (first, start), (last, end) = points[0], points[-1]
