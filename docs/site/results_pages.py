@@ -109,15 +109,20 @@ def _curve_section(table: Table, figures: Figures) -> list[str]:
         (first, start), (last, end) = points[0], points[-1]
         half = points[len(points) // 2 - (len(points) < 4) :]
         lines.append(
-            f"| {curve} | {first:,.0f} to {last:,.0f} | {_number(start)} | {_number(end)} | {slope(points):.2f} | "
+            f"| {curve.partition(': ')[2]} | {first:,.0f} to {last:,.0f} | {_number(start)} | {_number(end)} | {slope(points):.2f} | "
             f"{slope(half):.2f} |"
         )
-    lines += ["", *(f"![{curve}](charts/{_file(table, curve)})" for curve in curves), ""]
+    lines += ["", *(f"![{_short(curve)}](charts/{_file(table, curve)})" for curve in curves), ""]
     return [*lines, *_source(table, figures)]
 
 
+def _short(curve: str) -> str:
+    """Return the name of a curve without its group and its cost: `group: name: cost`."""
+    return curve.split(": ")[1].partition(",")[0]
+
+
 def _file(table: Table, curve: str) -> str:
-    return f"{table.id}-{_words(curve.rpartition(': ')[0])}.svg"
+    return f"{table.id}-{_words(_short(curve))}.svg"
 
 
 def _curve_chart(table: Table, curve: str, points: list[tuple[float, float]]) -> str:
