@@ -109,8 +109,8 @@ def _curve_section(table: Table, figures: Figures) -> list[str]:
         (first, start), (last, end) = points[0], points[-1]
         half = points[len(points) // 2 - (len(points) < 4) :]
         lines.append(
-            f"| {curve.partition(': ')[2]} | {first:,.0f} to {last:,.0f} | {_number(start)} | {_number(end)} | {slope(points):.2f} | "
-            f"{slope(half):.2f} |"
+            f"| {curve.partition(': ')[2]} | {first:,.0f} to {last:,.0f} | {_number(start)} | {_number(end)} | "
+            f"{slope(points):.2f} | {slope(half):.2f} |"
         )
     lines += ["", *(f"![{_short(curve)}](charts/{_file(table, curve)})" for curve in curves), ""]
     return [*lines, *_source(table, figures)]

@@ -67,7 +67,7 @@ def test_unknown_saved_query_error_suggests_and_lists_names(navi):
 
 def test_query_of_a_relation_name_explains_its_columns(navi):
     printed = navi("query", "leaderboard").stdout
-    assert "Who explores best" in printed and "95 % interval [%]" in printed
+    assert "Leaderboard: the latest evaluation" in printed and "95 % interval [%]" in printed
     assert 'navi query "select * from leaderboard"' in printed
     columns = {row["column"]: row for row in json.loads(navi("query", "metrics", "--json").stdout)}
     assert columns["value"] == {"column": "value", "type": "double", "meaning": "The number"}

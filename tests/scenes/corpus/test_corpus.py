@@ -88,7 +88,7 @@ def test_scenes_are_named_as_files_folders_families_and_splits(tmp_path, corpus)
     for wrong, reported in (
         ("rooms-v1:tset", "test"),
         ("maze:x", "seeds 'x'"),
-        ("apartmnt:3", "apartment, atrium, home, maze"),
+        ("apartmnt:3", "angled, apartment, atrium, hall, home, maze"),
     ):
         with pytest.raises((ConfigError, SceneError), match=reported):
             scenes_named([wrong])
