@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from pathlib import Path
 
-from navi_pipeline.bench.curves import slope
-from navi_pipeline.lib.reports.pages import interval_chart, line_chart, standalone_chart
+from navi_pipeline.bench.curves import Curve
+from navi_pipeline.lib.reports.pages import interval_chart, standalone_chart
 from navi_pipeline.lib.reports.published import Measured, Table, declared_tables, published_figures
 
 FOLDER = Path(__file__).resolve().parents[1] / "results"
@@ -87,57 +86,40 @@ def _source(table: Table, figures: Figures) -> list[str]:
     return ["```sh", *commands, "```", "", _paragraph(line + noted), ""]
 
 
-def _points(table: Table, figures: Figures) -> dict[str, list[tuple[float, float]]]:
-    """Return the (size, cost) points of every curve, by its name."""
-    found: dict[str, list[tuple[float, float]]] = {}
+def _curves(table: Table, figures: Figures) -> list[Curve]:
+    """Return the curves of a table, whose labels are `name: cost, size`."""
+    points: dict[str, list[tuple[float, float]]] = {}
     for label, one in _cells(table, figures, table.columns[0].key):
         curve, _, size = label.rpartition(", ")
-        found.setdefault(curve, []).append((float(size), one.value))
-    return {curve: sorted(points) for curve, points in found.items()}
+        if one is not None:
+            points.setdefault(curve, []).append((float(size), one.value))
+    names = ((curve.rpartition(": "), tuple(sorted(found))) for curve, found in points.items())
+    return [Curve(name, table.curves or "", cost, found) for (name, _, cost), found in names]
 
 
-def _curve_section(table: Table, figures: Figures) -> list[str]:
-    lines = [f"## {table.title}", "", _paragraph(table.text), ""]
-    curves = _points(table, figures)
-    if not curves:
-        return [*lines, f"Not measured yet: `navi results measure {table.id}`.", ""]
-    lines += [
-        f"| | {table.curves} | cost at first | at last | exponent | of the last half |",
-        "|" + "---|" * 6,
-    ]
-    for curve, points in curves.items():
-        (first, start), (last, end) = points[0], points[-1]
-        half = points[len(points) // 2 - (len(points) < 4) :]
+def _curve_lines(table: Table, figures: Figures) -> list[str]:
+    lines = [f"| | {table.curves} | cost at first | at last | exponent | of the last half |", "|" + "---|" * 6]
+    curves = _curves(table, figures)
+    for curve in curves:
+        (first, start), (last, end) = curve.points[0], curve.points[-1]
         lines.append(
-            f"| {curve.partition(': ')[2]} | {first:,.0f} to {last:,.0f} | {_number(start)} | {_number(end)} | "
-            f"{slope(points):.2f} | {slope(half):.2f} |"
+            f"| {_short(curve)}: {curve.cost} | {first:,.0f} to {last:,.0f} | {_number(start)} | {_number(end)} | "
+            f"{curve.exponent():.2f} | {curve.exponent(end=True):.2f} |"
         )
-    lines += ["", *(f"![{_short(curve)}](charts/{_file(table, curve)})" for curve in curves), ""]
-    return [*lines, *_source(table, figures)]
+    return [*lines, "", *(f"![{_short(curve)}](charts/curve-{curve.file})" for curve in curves)]
 
 
-def _short(curve: str) -> str:
-    """Return the name of a curve without its group and its cost: `group: name: cost`."""
-    return curve.split(": ")[1].partition(",")[0]
-
-
-def _file(table: Table, curve: str) -> str:
-    return f"{table.id}-{_words(_short(curve))}.svg"
-
-
-def _curve_chart(table: Table, curve: str, points: list[tuple[float, float]]) -> str:
-    logs = [[math.log10(value) for value in values] for values in zip(*points, strict=True)]
-    name, _, cost = curve.rpartition(": ")
-    drawn = line_chart({name: (logs[0], logs[1])}, x=f"log10 of {table.curves}", y=f"log10 of {cost}")
-    return standalone_chart(drawn) + "\n"
+def _short(curve: Curve) -> str:
+    """Return the name of a curve without its group, which is the section's title."""
+    return curve.name.partition(": ")[2]
 
 
 def _section(table: Table, figures: Figures) -> list[str]:
-    if table.curves:
-        return _curve_section(table, figures)
     lines = [f"## {table.title}", "", _paragraph(table.text), ""]
     if not _labels(table, figures):
         return [*lines, f"Not measured yet: `navi results measure {table.id}`.", ""]
+    if table.curves:
+        return [*lines, *_curve_lines(table, figures), "", *_source(table, figures)]
     lines += [f"![{table.title}](charts/{table.id}.svg)", ""] if table.chart else []
     lines.append("| " + " | ".join(["", *(_titled(column.title, column.unit) for column in table.columns)]) + " |")
     lines.append("|" + "---|" * (len(table.columns) + 1))
@@ -147,11 +129,7 @@ def _section(table: Table, figures: Figures) -> list[str]:
 
 
 def _anchor(table: Table) -> str:
-    return _words(table.title)
-
-
-def _words(title: str) -> str:
-    return "-".join("".join(one for one in title.lower() if one.isalnum() or one in " -").split())
+    return "-".join("".join(one for one in table.title.lower() if one.isalnum() or one in " -").split())
 
 
 def _chart(table: Table, figures: Figures) -> str:
@@ -181,12 +159,8 @@ def files() -> dict[str, str]:
         ]
     found = {f"{name}.md": "\n".join(lines).rstrip() + "\n" for name, lines in pages.items()}
     found |= {f"charts/{table.id}.svg": _chart(table, figures) for table in charts}
-    return found | {
-        f"charts/{_file(table, curve)}": _curve_chart(table, curve, points)
-        for table in tables
-        if table.curves
-        for curve, points in _points(table, figures).items()
-    }
+    curves = (curve for table in tables if table.curves for curve in _curves(table, figures))
+    return found | {f"charts/curve-{curve.file}": curve.chart() + "\n" for curve in curves}
 
 
 def main() -> None:

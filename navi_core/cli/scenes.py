@@ -130,7 +130,7 @@ def fetch(
     changed = [place.file for place, state in states.items() if state == "changed"]
     if changed:
         raise SceneError(
-            f"error: {len(changed)} of {len(rows)} are not those of the recipe: {', '.join(changed)}; next: move them "
+            f"{len(changed)} of {len(rows)} are not those of the recipe: {', '.join(changed)}; next: move them "
             f"away, and run: navi scenes fetch {name} --root {as_argument(root)}"
         )
     wanted = dict.fromkeys(command for place, state in states.items() if state == "missing" for command in place.get)

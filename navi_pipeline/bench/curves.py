@@ -37,12 +37,6 @@ _QUESTIONS = ("leaderboard", "training_curve", UPDATE, SNAPSHOT)
 Note = Callable[[str], None]
 
 
-def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return the slope of log cost over log size of (size, cost) points, by least squares."""
-    sizes, costs = np.log(np.array(points)).T
-    return float(np.polyfit(sizes, costs, 1)[0])
-
-
 @dataclass(frozen=True)
 class Curve:
     """Cost curve: a cost measured over a size.
@@ -61,7 +55,14 @@ class Curve:
 
     def exponent(self, *, end: bool = False) -> float:
         """Return the slope of log cost over log size: over all points, or over their upper half."""
-        return slope(self.points[len(self.points) // 2 - (len(self.points) < 4) :] if end else self.points)
+        kept = self.points[len(self.points) // 2 - (len(self.points) < 4) :] if end else self.points
+        sizes, costs = np.log(np.array(kept)).T
+        return float(np.polyfit(sizes, costs, 1)[0])
+
+    @property
+    def file(self) -> str:
+        """Name of the chart's file."""
+        return f"{self.name.replace(': ', '-').replace(' ', '-').replace(',', '')}.svg"
 
     def chart(self) -> str:
         """Draw the curve over logarithmic axes as a standalone SVG document."""
@@ -220,7 +221,7 @@ def write_charts(curves: Sequence[Curve], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for curve in curves:
-        file = folder / f"{curve.name.replace(': ', '-').replace(' ', '-').replace(',', '')}.svg"
+        file = folder / curve.file
         file.write_text(curve.chart())
         files.append(file)
     return files

@@ -209,7 +209,7 @@ class PilotFlyer:
         pilot.carry(config.sensor)
         if config.done_after and not pilot.finishes:
             raise EvaluationError(
-                f"error: {pilot.name} keeps no map, by which it could know that nothing is left to see; "
+                f"{pilot.name} keeps no map, by which it could know that nothing is left to see; "
                 "next: leave out --done-after"
             )
         pilot.done_after, pilot.horizon = config.done_after or 0, config.max_steps
@@ -275,7 +275,7 @@ class PolicyFlyer:
         self._done_after = policy.config.done_after if config.done_after is None else config.done_after
         if self._done_after and not policy.config.place_memory:
             raise EvaluationError(
-                f"error: {name} has no occupancy map, by which it could know that nothing is left to see; "
+                f"{name} has no occupancy map, by which it could know that nothing is left to see; "
                 "next: leave out --done-after, or train it with policy.place_memory"
             )
         self.name = name

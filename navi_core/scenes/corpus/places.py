@@ -47,9 +47,7 @@ def read_places(name: str) -> list[Place]:
         SceneError: There is no such set.
     """
     if name not in PLACES:
-        raise SceneError(
-            f"error: no set of buildings {name!r}; {did_you_mean(name, PLACES)}allowed: {', '.join(PLACES)}"
-        )
+        raise SceneError(f"no set of buildings {name!r}; {did_you_mean(name, PLACES)}allowed: {', '.join(PLACES)}")
     document = yaml.safe_load((_FOLDER / f"{name.replace('-', '_')}.yaml").read_text(encoding="utf-8"))
     places = []
     for source in document:

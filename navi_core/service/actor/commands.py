@@ -48,7 +48,7 @@ class Commands:
         self._done_after = model.runner.config.done_after if after is None else after
         if self._done_after and not model.runner.config.place_memory:
             raise ConfigError(
-                f"error: {model.name} has no occupancy map, by which it could know that nothing is left to see; "
+                f"{model.name} has no occupancy map, by which it could know that nothing is left to see; "
                 "next: leave out --done-after, or train it with policy.place_memory"
             )
         # Sampled flights come free by themselves.
