@@ -118,6 +118,12 @@ def test_program_without_auxiliary_input_is_served_alone(make_checkpoint, tmp_pa
         load_model(str(tmp_path / "q.onnx"), ActorConfig(follow=None, sample=True))
 
 
+def test_a_policy_without_a_map_is_not_served_where_flights_end(make_checkpoint) -> None:  # noqa: F811
+    """An alias follower loads by the same function, so such a champion does not take over."""
+    with pytest.raises(ConfigError, match="has no occupancy map"):
+        load_model(str(make_checkpoint()), ActorConfig(done_after=3))
+
+
 def test_programs_of_former_champions_are_removed(make_checkpoint, monkeypatch) -> None:  # noqa: F811
     module = "navi_core.service.policies.served_model"
     monkeypatch.setattr(f"{module}._MAX_PROGRAMS", 4)

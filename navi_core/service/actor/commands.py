@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from navi_core.config import ActorConfig, WireConfig
-from navi_core.errors import ConfigError, WireError
+from navi_core.errors import WireError
 from navi_core.pilots.reactive import Recovery
 from navi_core.service.gate import ActionChoice, DroneState, RolloutGate, choose_action
 from navi_core.service.policies.served_model import ServedModel
@@ -46,11 +46,6 @@ class Commands:
         wanted = model.runner.config.recovery if self._config.recovery is None else self._config.recovery
         after = self._config.done_after
         self._done_after = model.runner.config.done_after if after is None else after
-        if self._done_after and not model.runner.config.place_memory:
-            raise ConfigError(
-                f"{model.name} has no occupancy map, by which it could know that nothing is left to see; "
-                "next: leave out --done-after, or train it with policy.place_memory"
-            )
         # Sampled flights come free by themselves.
         if wanted and not self._config.sample:
             self._recovery = Recovery(self._config.max_sessions, model.decision_hz, self._config.seed)

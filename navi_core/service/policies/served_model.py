@@ -240,8 +240,9 @@ def load_model(source: str, config: ActorConfig, models: Path | None = None) -> 
     Raises:
         CheckpointError: The file cannot be loaded.
         RegistryError: No such version or alias.
-        ConfigError: The policy reads the training reward, or does not read `config.goal`; a program cannot sample, run
-            on a GPU, or compute an auxiliary input of curiosity and loop memory; or there is no GPU.
+        ConfigError: The policy reads the training reward, or lacks what `config.goal` or `config.done_after` need; a
+            program cannot sample, run on a GPU, or compute an auxiliary input of curiosity and loop memory; or there
+            is no GPU.
     """
     exported = Path(source).suffix in _SUFFIX.values() or config.runtime != "eager"
     if config.device == "cuda":
@@ -262,22 +263,27 @@ def load_model(source: str, config: ActorConfig, models: Path | None = None) -> 
                 f"{source}: its auxiliary input was made of {parts} in training, which a program does not hold; "
                 f"serve its checkpoint, which does: navi serve CHECKPOINT.pt --runtime {runtime} (or eager)"
             )
-        _check_goal(program.config, name, config)
+        _check_flight(program.config, name, config)
         return ServedModel(name, ProgramRunner({program.rows: program}, name), None, Path(source))
     path, name = checkpoint_file(source, models)
     policy, checkpoint = load_policy(path)
     if policy.config.aux == "full":
         raise ConfigError(f"{name} reads the training reward (aux: full), which no service has; train with no_reward")
-    _check_goal(policy.config, name, config)
+    _check_flight(policy.config, name, config)
     if config.runtime == "eager":
         return ServedModel(name, EagerRunner(policy, name, config.device), checkpoint, path)
     return ServedModel(name, _programs(path, name, checkpoint, config), checkpoint, path)
 
 
-def _check_goal(policy: PolicyConfig, name: str, config: ActorConfig) -> None:
+def _check_flight(policy: PolicyConfig, name: str, config: ActorConfig) -> None:
     if config.goal is not None and not policy.goal:
         raise ConfigError(
             f"{name} explores and reads no goal; serve it without --goal, or train with --task point_goal"
+        )
+    if config.done_after and not policy.place_memory:
+        raise ConfigError(
+            f"{name} has no occupancy map, by which it could know that nothing is left to see; "
+            "next: leave out --done-after, or train it with policy.place_memory"
         )
 
 
