@@ -26,7 +26,7 @@ from navi_core.record import StageTimer
 _LOG = logging.getLogger("navi.learn")
 _LARGE, _AT_ONCE = 2**14, 64
 """Least observation size at which a CPU gets micro-batches of 64 observations: malloc maps blocks above 32 MB anew each
-time, and the page faults of larger micro-batches cost up to a fifth of an update."""
+time, and 128 observations take about a tenth longer by the page faults."""
 _PARITY = 1e-2
 """Ratio error before the first step above which a warning says that acting and learning policy differ."""
 
