@@ -128,7 +128,7 @@ def compare(
         print_sentences(verdicts)
         if len(everybody) == 2 and any(result.summary.get("weights_hash") for result in everybody):
             typer.echo(
-                f"This is about these checkpoints; about training, compare one per seed: navi compare A… {_BETWEEN} B…"
+                f"One checkpoint is one training. Ways of training need one per seed: navi compare A… {_BETWEEN} B…"
             )
 
 

@@ -99,7 +99,9 @@ _COVERAGE: dict[str, Column] = {
     "clean": lambda row: f"{100 * row['collision_free_rate']:.0f} %",
     "path": figure("path_length", ".1f"),
 }
-_COVERAGE_UNITS = "coverage in %, AUC with its 95 % interval; collisions per minute, episodes without; path in m"
+_COVERAGE_UNITS = (
+    "coverage in %, AUC with its 95 % interval; collisions per minute; clean: share of flights without one; path in m"
+)
 _SEEN: dict[str, Column] = {
     "C_seen AUC": figure("c_seen_auc", ".1f"),
     "interval": lambda row: _interval(row, "c_seen_auc"),
@@ -393,7 +395,8 @@ def print_results(results: list[EvalResult]) -> None:
                 "remembers, elsewhere what it learned",
                 err=True,
             )
-    title = f"{summary['scenes']} scenes × {summary['starts']} starts × {summary['max_steps']} decisions"
+    count = summary["scenes"]
+    title = f"{count} scene{'s' * (count != 1)} × {summary['starts']} starts × {summary['max_steps']} decisions"
     names = results[0].scenes
     where = f"in {', '.join(names[:_NAMED])}" + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
     goals = summary.get("task") == "point_goal"

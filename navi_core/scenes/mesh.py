@@ -192,7 +192,7 @@ def unit_doubt(extent: npt.NDArray[np.float64]) -> str | None:
     if unit is None:
         return "over 1 km: is its unit the millimetre or centimetre? (--unit-scale 0.001 or 0.01)"
     if unit != 1.0:
-        side = f"; {_ON_ITS_SIDE}" if _lies_on_its_side(extent * unit) else ""
+        side = f"; {_ON_ITS_SIDE}" if lies_on_its_side(extent * unit) else ""
         return f"{extent[1]:.0f} m high: is its unit the centimetre? (--unit-scale {unit}){side}"
     return None
 
@@ -208,7 +208,8 @@ def likely_unit(extent: npt.NDArray[np.float64]) -> float | None:
 _ON_ITS_SIDE = "if it lies on its side: --up-axis z (compile.up_axis=z)"
 
 
-def _lies_on_its_side(extent: npt.NDArray[np.float64]) -> bool:
+def lies_on_its_side(extent: npt.NDArray[np.float64]) -> bool:
+    """Return whether a mesh size (x, y, z) [m] is rather one of a mesh with +Z up."""
     # Buildings are wider than high; a tall model gets a warning only, since towers exist.
     return bool(extent[1] > 3.0 * max(extent[0], extent[2]) or (extent[2] < 4.0 < extent[1] and extent[0] > extent[2]))
 
@@ -263,5 +264,5 @@ def _check_extent(mesh: Mesh, where: str) -> None:
             f"{where}: the mesh measures {size} m, less than {MIN_EXTENT:g} m; its unit is probably not the metre: "
             "--unit-scale 1000 for kilometres, 1/largest extent for normalised models (compile.unit_scale=1000)"
         )
-    if _lies_on_its_side(extent):
+    if lies_on_its_side(extent):
         _log.warning("%s: the mesh measures %s m (x, y, z); %s", where, size, _ON_ITS_SIDE)

@@ -220,7 +220,7 @@ def nightly(
     else:
         print_records(f"night {night.name}: {night.verdict}", night.gate_rows())
         typer.echo(f"summary: {markdown}\n         {page}")
-        print_next("navi query champions" if not night.failed else "navi query checks_history")
+        print_next("navi query checks_history")
     if night.failed:
         raise RunError(f"night {night.name} failed: {'; '.join(gate.name for gate in night.failed)}; see {markdown}")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -146,6 +147,7 @@ def ui(
     os.chdir(PACKAGE.parent if (PACKAGE.parent / "pyproject.toml").is_file() else PACKAGE)
     console().print(f"the Dagster UI: http://127.0.0.1:{port} (about 20 s to start; Ctrl-C ends it)")
     sys.stdout.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background job ignores it, and dg ends its servers by it
     os.execv(dg, ["dg", "dev", "-h", "127.0.0.1", "-p", str(port)])
 
 

@@ -21,7 +21,7 @@ from navi_core.scenes.corpus.layouts import Layout, list_files, recognise, split
 from navi_core.scenes.gmdag.file import load_gmdag
 from navi_core.scenes.manifest import read_manifest
 from navi_core.scenes.memory import estimate_compile
-from navi_core.scenes.mesh import likely_unit, unit_doubt
+from navi_core.scenes.mesh import lies_on_its_side, likely_unit, unit_doubt
 from navi_core.scenes.readers.annotation import find_annotation, find_legend, missing_annotation
 from navi_core.scenes.readers.gazebo.plan import is_world_name, plan_world
 from navi_core.scenes.readers.habitat_scene import INSTANCE_SUFFIX, instance_templates
@@ -290,6 +290,13 @@ def _advice(root: Path, layout: Layout, scenes: list[Report], rows: list[Report]
         steps.append(
             f"{len(doubted)} of {len(scenes)} scenes may not be in metres, first {doubted[0]}; keep those of another "
             "unit in a folder of their own, and give --unit-scale (training: --set compile.unit_scale=0.01) for it"
+        )
+    if not axis and (
+        lying := [s["file"] for s in measured if lies_on_its_side(np.asarray(s["size"]) * (units[s["file"]] or 1.0))]
+    ):
+        steps.append(
+            f"{len(lying)} scenes seem to lie on their side, first {lying[0]}: y is the height; add --up-axis z "
+            "(training: --set compile.up_axis=z) if it is not"
         )
     waiting = [scene for scene in scenes if scene["file"] in usable and not scene["compiled"].startswith("current")]
     if waiting:

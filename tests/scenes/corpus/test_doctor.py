@@ -251,7 +251,8 @@ def test_suspected_unit_scale_is_in_the_suggested_commands(size, tmp_path):
     _house(tmp_path / "house.obj", size)
     report = examine(tmp_path)
     assert "(--unit-scale 0.01); if it lies on its side: --up-axis z" in report["files"][0]["detail"]
-    printed, compiles, trains = report["next"]
+    printed, axis, compiles, trains = report["next"]
+    assert "1 scenes seem to lie on their side, first house.obj" in axis and "--up-axis z" in axis
     assert "as if in centimetres" in printed and "--unit-scale 0.01   #" in compiles
     assert "--set compile.unit_scale=0.01   #" in trains
 
