@@ -164,7 +164,11 @@ def _opened_flow(profile: str, size: str, seed: int) -> Iterator[Flow]:
         print_status(f"Navi home {navi_home()}, Dagster home {home}, profile {profile}, seed {seed}")
         for line in what_is_missing(home):
             print_status(line)
-        yield flow
+        try:
+            yield flow
+        except KeyboardInterrupt:
+            print_status("interrupted; the same command continues")
+            raise
 
 
 def _require_passed(failed: list[str]) -> None:

@@ -138,7 +138,11 @@ def run_job(
         )
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
-        return execute_run(InMemoryJob(job), run, instance, raise_on_error=follow)
+        result = execute_run(InMemoryJob(job), run, instance, raise_on_error=follow)
+        failures = (event.step_failure_data.error for event in result.get_step_failure_events())
+        if any(error and error.cls_name == DagsterExecutionInterruptedError.__name__ for error in failures):
+            raise DagsterExecutionInterruptedError
+        return result
     except (DagsterExecutionInterruptedError, KeyboardInterrupt):
         # Dagster takes an interrupt that nobody asked for in the UI for a failure.
         ended = instance.get_run_by_id(run.run_id)

@@ -22,6 +22,7 @@ from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
 from navi_core.errors import RunError
 from navi_pipeline.lib.orchestration import FLOW_TAG, POOL, PROCESS_TAG
+from navi_pipeline.lib.run_launcher import run_job
 from navi_pipeline.lib.training.supervised import process_mark
 
 SETTINGS = Path(__file__).resolve().parents[3] / "dagster_home" / "dagster.yaml"
@@ -194,3 +195,23 @@ def test_terminate_cancels_inner_runs(instance, monkeypatch):
         command.kill()
     states = [instance.get_run_by_id(run.run_id).status for run in (inner, another, launched)]
     assert states == [dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTED]
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def interrupted():
+    @dg.op
+    def wait():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(30)
+
+    wait()
+
+
+def test_ctrl_c_cancels_a_run_and_is_no_failure_of_its_step(instance):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_job(instance, interrupted)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert instance.get_runs(limit=1)[0].status == dg.DagsterRunStatus.CANCELED
