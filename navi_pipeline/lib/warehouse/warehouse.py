@@ -288,6 +288,8 @@ class Warehouse(Reader):
         if current and not files and is_current(self.database, self.snapshot):
             return report
         try:
+            if not self._stamp.exists() and self.database.exists() and self.database.stat().st_size == 0:
+                self.database.unlink()  # DuckDB failed to create it, and refuses an empty file
             with open_database(self.database) as connection:
                 if current:
                     require_known(connection, folder)  # a newer Navi may have been killed before it wrote the stamp

@@ -114,6 +114,22 @@ BROKEN = {
 }
 
 
+def test_a_database_whose_creation_failed_is_created_again(tmp_path):
+    """DuckDB refuses an empty file: what is left when its first write fails."""
+    with log_of(tmp_path) as log:
+        log.scalars(1, {"a": 1.0})
+    warehouse = Warehouse(tmp_path)
+    warehouse.folder.mkdir()
+    warehouse.database.touch()
+    warehouse.ingest()
+    assert count(warehouse) == 1
+    warehouse.database.write_bytes(b"")  # a whole one that lost its content is not passed over
+    with log_of(tmp_path, "later") as log:
+        log.scalars(1, {"a": 1.0})
+    with pytest.raises(RecordError, match="--rebuild"):
+        warehouse.ingest()
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_bad_segments_are_quarantined_with_their_reason(home, name):
     with log_of(home) as log:
