@@ -301,11 +301,12 @@ def promote(
     if record is not None:
         record(decision, flights)
     if decision.promoted:
+        card = write_model_card(contender, challenger, decision.reason)  # before: a champion has one after a kill, too
         try:
             registry.promote(contender.version, alias, instead_of=previous)
         except RegistryError as error:
+            card.unlink()
             if record is not None:
                 record(replace(decision, promoted=False, reason=f"Refused, {error}"), flights)
             raise
-        write_model_card(contender, challenger, decision.reason)
     return decision, flights

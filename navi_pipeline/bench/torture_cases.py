@@ -58,6 +58,7 @@ class Command:
         prepare: Writes further files to the home.
         beside: Arguments of further commands, which run at the same time.
         seconds: Time after which all are interrupted (s): servers, whose rows depend on time; None: they end.
+        done: What the command says when there is nothing left to do.
     """
 
     words: str
@@ -65,6 +66,7 @@ class Command:
     prepare: Callable[[Path], None] | None = None
     beside: tuple[str, ...] = ()
     seconds: float | None = None
+    done: str | None = None
 
 
 _NIGHT = (
@@ -114,7 +116,7 @@ COMMANDS = {
     "student": Command(
         "train bc --demos {home}/flights --preset quick --epochs 60 --set policy.width=64 --set threads=1", ("teacher",)
     ),
-    "promote": Command(f"models promote v001 {_SEEN}", ("student",)),
+    "promote": Command(f"models promote v001 {_SEEN}", ("student",), done="v001 is the champion already"),
     "night": Command(_NIGHT, ("promote",), _instance),
     "two-nights": Command(_NIGHT, ("promote",), _instance, (_NIGHT,)),
     "trained": Command("query select+1", ("train",)),

@@ -139,13 +139,17 @@ def ui(
     from navi_pipeline.lib.orchestration import dagster_home
     from navi_pipeline.lib.records import PACKAGE
 
-    os.environ["DAGSTER_HOME"] = str(dagster_home())
+    # Those of the folder where it was called, before it is left.
+    os.environ["DAGSTER_HOME"], os.environ["NAVI_HOME"] = str(dagster_home()), str(navi_home())
     dg = Path(sys.executable).with_name("dg")
     if not dg.is_file():
         raise UnavailableError(f"{dg} is not there; next: pip install dagster-dg-cli")
     # dg finds the definitions by a file: pyproject.toml of a checkout, dg.toml of an installation.
     os.chdir(PACKAGE.parent if (PACKAGE.parent / "pyproject.toml").is_file() else PACKAGE)
-    console().print(f"the Dagster UI: http://127.0.0.1:{port} (about 20 s to start; Ctrl-C ends it)")
+    console().print(
+        f"the Dagster UI: http://127.0.0.1:{port} (about 20 s to start; Ctrl-C ends it); home {navi_home()}",
+        soft_wrap=True,
+    )
     sys.stdout.flush()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background job ignores it, and dg ends its servers by it
     os.execv(dg, ["dg", "dev", "-h", "127.0.0.1", "-p", str(port)])

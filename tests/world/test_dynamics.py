@@ -58,6 +58,14 @@ def test_actions_are_clamped_here(field: Field) -> None:
     assert torch.equal(fly(field, [9, 0, 0, 0]).position, fly(field, [1, 0, 0, 0]).position)
 
 
+def test_a_body_has_its_own_limits_and_response(field: Field) -> None:
+    dynamics = Dynamics(field, DynamicsConfig(steps_per_decision=2))
+    bodies = torch.tensor([[0.5, 0.2, 0.4]])  # half the speed, radius (m), smoothing
+    rest = torch.tensor([[0.0, 1.25, 0.0]]), torch.zeros(1), torch.zeros(1, 4)
+    velocity = dynamics.step(*rest, torch.tensor([[1.0, 0, 0, 0]]), FREE, SCENE, bodies).velocity
+    assert float(velocity[0, 0]) == pytest.approx(2.5 * (1 - 0.6**2))
+
+
 def test_limiter_scales_linear_axes_only(field: Field) -> None:
     near = fly(field, [1, 0, 0, 1], front=torch.tensor([0.4]))
     assert float(near.velocity[0, 0]) == pytest.approx(0.85 * 5 * 0.5)

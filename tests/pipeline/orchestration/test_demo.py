@@ -14,7 +14,7 @@ from PIL import Image
 
 from navi_core.errors import RunError
 from navi_core.presets import read_config_file, write_yaml
-from navi_pipeline.cli.graph import demo, materialize
+from navi_pipeline.cli.graph import demo, materialize, ui
 from navi_pipeline.lib.orchestration import dagster_home
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -142,3 +142,20 @@ def test_demo_policy_beats_both_pilots_on_unseen_scenes(seed, dagster, capsys, t
         assert_the_picture_is_drawn_anew(tmp_path / "flights.png")
     with dg.DagsterInstance.from_config(str(dagster_home())) as instance:
         assert_the_story_is_green(instance, seed)
+
+
+def test_ui_keeps_the_home_of_the_folder_where_it_was_started(dagster, tmp_path, monkeypatch):
+    """It starts Dagster in the folder of the definitions."""
+    started = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NAVI_HOME", "")
+    monkeypatch.setattr(
+        os, "execv", lambda *_: started.append((os.environ["NAVI_HOME"], signal.getsignal(signal.SIGINT)))
+    )
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        ui(port=3000)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        os.chdir(tmp_path)
+    assert started == [(str(tmp_path / ".navi"), signal.SIG_DFL)]
