@@ -121,6 +121,21 @@ def test_threads_neighbours_and_reused_outputs_change_no_bit(twin_scenes: dict[s
         assert torch.equal(getattr(one, name)[:1], getattr(alone, name).flip(1))
 
 
+@pytest.mark.parametrize("shape", [(64, 6), (64, 10), (32, 18), (48, 9)])
+@pytest.mark.parametrize("lanes", LANES)
+def test_a_panorama_that_tiles_do_not_fill_equals_its_rays_in_another_order(
+    twin_scenes: dict[str, Scene], lanes: int, shape: tuple[int, int]
+) -> None:
+    scene = twin_scenes["apartment"]
+    origins, _ = hard_rays(scene, 16)
+    directions, rows = spherical_directions(*shape), torch.zeros(len(origins), dtype=torch.int32)
+    order = torch.from_numpy(np.random.default_rng(3).permutation(len(directions)))
+    field = with_lanes([scene], lanes)
+    whole, scattered = (field.cast_rays(origins, rays, rows) for rays in (directions, directions[order]))
+    for name in ("depth", "semantic", "valid"):
+        assert torch.equal(getattr(whole, name)[:, order], getattr(scattered, name))
+
+
 def test_clearance_equals_the_numba_twin_bit_for_bit(twin_scenes: dict[str, Scene]) -> None:
     scenes = list(twin_scenes.values())
     rng = np.random.default_rng(5)
