@@ -82,6 +82,14 @@ def test_a_test_that_fails_without_a_mutant_kills_none(module, tmp_path, monkeyp
     assert (row["outcome"], row["tests"], proven) == ("survived", 1, {"test_broken.py::test_least": False})
 
 
+def test_a_mutant_kills_where_tests_cannot_be_imported_any_more(module, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "test_import.py").write_text(_TEST.format("1", 2) + "\nassert least([1, 2]) == 2\n")
+    minimum, name = mutants_of(module)[3], "test_import.py::test_least"
+    row = judged(minimum, "world", ReachMap({name: 0.1}, {f"{module}:{minimum.line}": [name]}), 9.0, {})
+    assert row["outcome"] == "killed"
+
+
 def test_the_fastest_tests_that_reach_a_mutant_are_chosen_the_rooms_own_first():
     mutant = Mutant("m", 0, 7, "", "")
     seconds = {"slow": 50.0, "fast": 0.1, "slower": 55.0, "tests/world/test_a.py::own": 0.2}
