@@ -72,6 +72,7 @@ def test_a_mutant_survives_a_test_that_cannot_see_it(module, tmp_path):
     assert outcomes[1][1].endswith("test_strong.py::test_least")
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_without_a_mutant_kills_none(module, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "test_broken.py").write_text("def test_least():\n    assert False\n")
@@ -82,6 +83,7 @@ def test_a_test_that_fails_without_a_mutant_kills_none(module, tmp_path, monkeyp
     assert (row["outcome"], row["tests"], proven) == ("survived", 1, {"test_broken.py::test_least": False})
 
 
+@pytest.mark.slow
 def test_a_mutant_kills_where_tests_cannot_be_imported_any_more(module, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "test_import.py").write_text(_TEST.format("1", 2) + "\nassert least([1, 2]) == 2\n")

@@ -307,6 +307,7 @@ def test_doctor_gives_the_reason_of_a_home_that_cannot_be_written(monkeypatch, t
     assert home["state"] == "broken" and "is not writable; set NAVI_HOME to a folder that is" in home["detail"]
 
 
+@pytest.mark.slow
 def test_doctor_measures_the_environment_and_its_imports():
     packages, times = check_environment()
     assert float(packages["detail"].split()[0]) > 0.5 and packages["detail"].endswith("site-packages")
