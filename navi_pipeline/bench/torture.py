@@ -110,7 +110,16 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 def _import_all() -> None:
     """Import what commands import, so that a fork has it."""
     rooms = ("cli.main", "learn.run", "demos", "models", "evaluate", "world")
-    for name in (*(f"navi_core.{room}" for room in rooms), "torch", "duckdb", "pandas", "dagster", "navi_pipeline.cli"):
+    for name in (
+        *(f"navi_core.{room}" for room in rooms),
+        "torch",
+        "duckdb",
+        "pandas",
+        "dagster",
+        "navi_pipeline.cli",
+        "navi_pipeline.lib.run_launcher",
+        "navi_pipeline.definitions",
+    ):
         importlib.import_module(name)
 
 

@@ -79,12 +79,24 @@ def _may_write(folder: Path) -> bool:
     return os.access(folder, os.W_OK | os.X_OK)
 
 
-def open_instance(home: Path) -> dg.DagsterInstance:
-    """Open the Dagster instance of a Dagster home, a context manager, and let `$DAGSTER_HOME` name it."""
+@contextmanager
+def open_instance(home: Path) -> Iterator[dg.DagsterInstance]:
+    """Context manager of the Dagster instance of a Dagster home, which `$DAGSTER_HOME` then names.
+
+    Raises:
+        RunError: Dagster's storage failed, such as on a full disk.
+    """
     import dagster as dg
+    from sqlalchemy.exc import DBAPIError
 
     os.environ["DAGSTER_HOME"] = str(home)
-    return dg.DagsterInstance.from_config(str(home))
+    try:
+        with dg.DagsterInstance.from_config(str(home)) as instance:
+            yield instance
+    except DBAPIError as error:
+        raise RunError(
+            f"Dagster's storage of {home} failed: {error.orig}; next: free space there, and give the command again"
+        ) from error
 
 
 F = TypeVar("F", bound=Callable[..., object])

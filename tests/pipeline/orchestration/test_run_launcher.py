@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -19,9 +20,10 @@ from dagster._core.launcher.base import LaunchRunContext
 from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
 from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
+from sqlalchemy.exc import OperationalError
 
 from navi_core.errors import RunError
-from navi_pipeline.lib.orchestration import FLOW_TAG, POOL, PROCESS_TAG
+from navi_pipeline.lib.orchestration import FLOW_TAG, POOL, PROCESS_TAG, open_instance
 from navi_pipeline.lib.run_launcher import run_job
 from navi_pipeline.lib.training.supervised import process_mark
 
@@ -215,3 +217,10 @@ def test_ctrl_c_cancels_a_run_and_is_no_failure_of_its_step(instance):
     finally:
         signal.signal(signal.SIGINT, before)
     assert instance.get_runs(limit=1)[0].status == dg.DagsterRunStatus.CANCELED
+
+
+def test_storage_that_fails_is_named_with_the_next_step(tmp_path):
+    shutil.copy(SETTINGS, tmp_path)
+    words = f"Dagster's storage of {tmp_path} failed: disk I/O error; next: free space"
+    with pytest.raises(RunError, match=words), open_instance(tmp_path):
+        raise OperationalError("insert", {}, sqlite3.OperationalError("disk I/O error"))
