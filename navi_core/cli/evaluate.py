@@ -253,14 +253,18 @@ def promote(
             print_sentences([decided.coverage, decided.collisions])
             print_text(decided.reason)
 
-    decision, flights = promote_version(
-        version,
-        registry,
-        scenes,
-        eval_config(protocol, starts, steps, seed, sampled, noisy),
-        alias=alias,
-        record=None if no_record else record,
-    )
+    try:
+        decision, flights = promote_version(
+            version,
+            registry,
+            scenes,
+            eval_config(protocol, starts, steps, seed, sampled, noisy),
+            alias=alias,
+            record=None if no_record else record,
+        )
+    except EvaluationError:
+        record_registry(registry)  # a champion already: perhaps one whose row could not be written
+        raise
     if decision.promoted:
         record_registry(registry)
     show(decision, flights)

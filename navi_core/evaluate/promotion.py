@@ -301,11 +301,11 @@ def promote(
     if record is not None:
         record(decision, flights)
     if decision.promoted:
-        card = write_model_card(contender, challenger, decision.reason)  # before: a champion has one after a kill, too
         try:
+            write_model_card(contender, challenger, decision.reason)  # before: a champion has one after a kill, too
             registry.promote(contender.version, alias, instead_of=previous)
         except RegistryError as error:
-            card.unlink()
+            contender.path.with_suffix(".md").unlink(missing_ok=True)  # it says that the version was promoted
             if record is not None:
                 record(replace(decision, promoted=False, reason=f"Refused, {error}"), flights)
             raise

@@ -84,7 +84,7 @@ def open_instance(home: Path) -> Iterator[dg.DagsterInstance]:
     """Context manager of the Dagster instance of a Dagster home, which `$DAGSTER_HOME` then names.
 
     Raises:
-        RunError: Dagster's storage failed, such as on a full disk.
+        RunError: Dagster's storage failed: a full disk, a server that does not answer.
     """
     import dagster as dg
     from sqlalchemy.exc import DBAPIError
@@ -95,7 +95,7 @@ def open_instance(home: Path) -> Iterator[dg.DagsterInstance]:
             yield instance
     except DBAPIError as error:
         raise RunError(
-            f"Dagster's storage of {home} failed: {error.orig}; next: free space there, and give the command again"
+            f"Dagster's storage of {home} failed: {error.orig}; next: see to its disk or server; then the same command"
         ) from error
 
 

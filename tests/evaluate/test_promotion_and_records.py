@@ -280,6 +280,28 @@ def test_recording_failure_still_prints_and_saves_the_flight(run, hall, tmp_path
     assert reported["version"] == version and not reported["promoted"] and "No space left" in reported["reason"]
 
 
+def test_an_alias_whose_row_was_lost_is_recorded_by_the_next_promotion(run, hall, tmp_path):
+    registry = Registry(tmp_path / "home" / "models")
+    version = registry.register(flying(HOVER, tmp_path / "hover.pt"))
+    registry.promote(version, "champion")  # the process ended before the row was written
+    outcome = run("promote", version, "--scene", str(hall), expect=1)
+    assert isinstance(outcome.exception, EvaluationError)
+    assert [version in file.read_text() for file in outbox_path().glob("*-alias_moves.ndjson")] == [True]
+
+
+def test_no_alias_moves_without_a_model_card(halls, tmp_path, monkeypatch):
+    def full(*what):
+        raise RegistryError("the card cannot be written: No space left on device")
+
+    registry, course, recorded = Registry(tmp_path / "models"), build_course(halls, SIX), []
+    hovers, circles = (registry.register(flying(c, tmp_path / f"{i}.pt")) for i, c in enumerate((HOVER, CIRCLE)))
+    registry.promote(hovers, "champion")
+    monkeypatch.setattr("navi_core.evaluate.promotion.write_model_card", full)
+    with pytest.raises(RegistryError, match="No space left"):
+        promote(circles, registry, course, record=lambda decision, flights: recorded.append(decision.promoted))
+    assert recorded == [True, False] and registry.resolve("champion").version == hovers
+
+
 def test_saving_failure_still_prints_and_records_the_flight(run, tmp_path):
     (tmp_path / "file").write_text("in the way")
     outcome = run("evaluate", "random", "--json", "--out", str(tmp_path / "file" / "flown.json"), expect=1)

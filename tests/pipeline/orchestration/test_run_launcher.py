@@ -221,6 +221,6 @@ def test_ctrl_c_cancels_a_run_and_is_no_failure_of_its_step(instance):
 
 def test_storage_that_fails_is_named_with_the_next_step(tmp_path):
     shutil.copy(SETTINGS, tmp_path)
-    words = f"Dagster's storage of {tmp_path} failed: disk I/O error; next: free space"
+    words = f"Dagster's storage of {tmp_path} failed: disk I/O error; next: see to its disk"
     with pytest.raises(RunError, match=words), open_instance(tmp_path):
         raise OperationalError("insert", {}, sqlite3.OperationalError("disk I/O error"))
