@@ -59,6 +59,12 @@ def expert(
     ] = 0.5,
     azimuth_bins: Annotated[int, typer.Option(help="Azimuth bins.")] = 64,
     elevation_bins: Annotated[int, typer.Option(help="Elevation bins.")] = 16,
+    sensor: Annotated[
+        str | None,
+        typer.Option(
+            help="Profiles of which each episode draws one, as sphere,lidar,camera; by default the ideal sphere."
+        ),
+    ] = None,
     resolution: Annotated[int, typer.Option(help="Compile resolution of meshes and generated scenes.")] = 512,
     as_json: Json = False,
 ) -> None:
@@ -85,6 +91,7 @@ def expert(
             "teacher_share": teacher_share,
             "azimuth_bins": azimuth_bins,
             "elevation_bins": elevation_bins,
+            "sensor": {"profiles": [] if sensor is None else sensor.replace("-", "_").split(",")},
         },
     )
     scenes = load_scenes(scene or DEFAULT_SCENES, resolution)

@@ -125,5 +125,13 @@ class ExpertConfig(Config):
     """Range of the sensor, M [m]."""
     clearance: float = Field(0.3, gt=0, le=10)
     """Distance to surfaces that a start keeps [m]."""
+    sensor: SensorConfig = Field(SensorConfig(), exclude_if=lambda sensor: sensor == SensorConfig())
+    """Profiles and faults of the sensor that is recorded and that the teacher flies by; without a delay."""
     dynamics: DynamicsConfig = DynamicsConfig()
     """The drone."""
+
+    @model_validator(mode="after")
+    def _prompt_sensor(self) -> Self:
+        if self.sensor.oldest:
+            raise ConfigError("sensor.delay and sensor.period: demonstrations are recorded without; leave them out")
+        return self

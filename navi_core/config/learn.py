@@ -189,8 +189,10 @@ class TrainConfig(Config):
             raise ConfigError(f"policy.place_memory maps flights; the task {self.task} has none. Leave it out")
         if self.policy.place_memory and self.algorithm == "dpo":
             raise ConfigError("dpo compares recorded flights without their maps; leave out policy.place_memory")
-        if self.policy.shield and self.algorithm != "ppo":
-            raise ConfigError(f"policy.shield acts in the flights of ppo, not of {self.algorithm}; leave it out")
+        if self.policy.shield and self.algorithm not in ("bc", "ppo"):
+            raise ConfigError(
+                f"policy.shield acts in the flights of ppo and of clones, not of {self.algorithm}; leave it out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -34,6 +34,8 @@ from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.dynamics import Dynamics
 from navi_core.world.field import Field
 from navi_core.world.floor.reachable import FloorMap
+from navi_core.world.occupancy_memory import pose_rows
+from navi_core.world.sensor.faults import SensorFaults
 from navi_core.world.sensor.panorama import SphericalSensor
 
 
@@ -100,7 +102,8 @@ class FixedBatchFlyer:
     def act(self, obs: Tensor, pose: Pose) -> Tensor:
         """Return the student's actions (B, 4), clamped to [−1, 1]."""
         rows = self._padded
-        padded = Pose(pose.position[rows], pose.yaw[rows], pose.scene_index[rows])
+        estimate = None if pose.estimate is None else pose.estimate[rows]
+        padded = Pose(pose.position[rows], pose.yaw[rows], pose.scene_index[rows], estimate=estimate)
         return self._flyer.act(obs[rows], padded)[: self._rows].clamp(-1.0, 1.0)
 
 
@@ -260,7 +263,10 @@ def _fly(
     velocity = torch.zeros(rows, 4)
     sensor = SphericalSensor(field, config.azimuth_bins, config.elevation_bins, config.max_distance)
     dynamics = Dynamics(field, config.dynamics)
-    pilot = build_pilot(config.pilot, seed=config.seed, max_distance=config.max_distance, dynamics=config.dynamics)
+    faults = SensorFaults(config.sensor, config.seed, keys, config.max_distance)
+    pilot = build_pilot(
+        config.pilot, seed=config.seed, max_distance=config.max_distance, dynamics=config.dynamics, sensor=config.sensor
+    )
     pilot.attach(field)
     pilot.reset(torch.ones(rows, dtype=torch.bool), keys)
     flyer = None if student is None else FixedBatchFlyer(student, keys, field, _BLOCK)
@@ -274,9 +280,11 @@ def _fly(
         if stop is not None and stop():
             return None
         hits = sensor.cast(position, yaw, scene_index)
-        obs = sensor.observation(hits)
-        pose = Pose(position, yaw, scene_index)
-        action = pilot.act(obs, pose=pose if pilot.privileged else None).clamp(-1.0, 1.0)
+        obs = faults.apply(sensor.observation(hits), episode, torch.full_like(episode, t))
+        # As in an evaluation: a limited sensor cannot correct a reckoned pose.
+        estimate = pose_rows(position, yaw) if config.sensor.needs_odometry else None
+        pose = Pose(position, yaw, scene_index, estimate=estimate)
+        action = pilot.act_at(obs, pose).clamp(-1.0, 1.0)
         observations[:, t], actions[:, t] = obs.numpy(), action.numpy()
         held = torch.full_like(episode, t // config.noise_hold)
         if flyer is not None:

@@ -41,6 +41,10 @@ _FAN, _PILOT_FAN = 2, 4
 _DEEP = 2.0
 """Depth beneath the height of flight at which a ray without a hit shows that there is no floor [m]."""
 
+_UNKNOWN = 0.25
+"""Distance along each axis by which an unknown cell counts as nearer than its centre [cells]. At 0 a drone with a
+camera touches walls beside it that it has not seen, at 0.5 it hardly moves where it has not looked."""
+
 Floats = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
@@ -293,7 +297,8 @@ def blocked_cells(
     """Collect the cells near each row that are walls, hits or not known to be free, as points.
 
     Of a hit it is the point nearest to the row, as a surface may lie anywhere in its cell; also of a wall where the
-    scan does not measure its azimuth. Where it does, a wall counts by its centre, and an unknown cell not at all.
+    scan does not measure its azimuth, and of an unknown cell there a point `_UNKNOWN` nearer than its centre. Where it
+    does, a wall counts by its centre, and an unknown cell not at all.
 
     Args:
         marks: (B, G, G) marks, x first.
@@ -323,7 +328,10 @@ def blocked_cells(
                 measured = reach[b, bin % bins] > 0.0 and reach[b, (bin + 1) % bins] > 0.0
                 if measured and mark & (WALL | HIT) == 0:
                     continue
-                if mark & HIT or (mark & WALL and not measured):
+                if not measured and mark & (WALL | HIT) == 0:
+                    x = math.copysign(max(abs(x) - _UNKNOWN, 0.0), x)
+                    z = math.copysign(max(abs(z) - _UNKNOWN, 0.0), z)
+                elif mark & HIT or not measured:
                     x, z = math.copysign(max(abs(x) - 0.5, 0.0), x), math.copysign(max(abs(z) - 0.5, 0.0), z)
                     if x == 0.0 and z == 0.0:
                         continue

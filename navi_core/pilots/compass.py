@@ -97,7 +97,7 @@ class CompassPilot(Pilot):
                 oldest=self.oldest,
                 cell=self.cell,
                 stride=1,
-                bumps=self.limited,
+                shielded=self.limited,
             )
             if self.limited:
                 self._shield = Shield(self._memory, self.margin)

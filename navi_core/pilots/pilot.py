@@ -323,7 +323,11 @@ def with_blocked_cells(
         cell: Edge of a cell [m].
         radius: Distance up to which cells count [m].
     """
-    points, valid = blocked_cells(marks, pose, scan.reach, cell, radius)
+    return with_points(scan, *blocked_cells(marks, pose, scan.reach, cell, radius))
+
+
+def with_points(scan: Scan, points: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> Scan:
+    """Return a scan with further points (B, N, 3) in the drone's frame [m], where `valid` (B, N)."""
     return replace(
         scan, points=np.concatenate([scan.points, points], axis=1), valid=np.concatenate([scan.valid, valid], axis=1)
     )

@@ -306,6 +306,11 @@ class NavigationEnv(Environment):
             return None
         return self._sensor_model.age(self.counters["episode"], self.counters["length"])
 
+    @property
+    def bodies(self) -> torch.Tensor | None:
+        """(B, 3) factor of the speed limits, radius [m] and smoothing of each row; None where all have the drone's."""
+        return self._bodies.current
+
     def drone_state(self) -> dict[str, torch.Tensor]:
         """Return copies of "position" (B, 3) [m], "yaw" (B,) [rad] and body "velocity" (B, 4) [m/s, rad/s]."""
         state = {name: value.clone() for name, value in self._drone_state.items()}

@@ -150,6 +150,11 @@ class Environment(abc.ABC):
         """(B,) int64 ages of the latest observations [decisions]; None for present ones."""
         return None
 
+    @property
+    def bodies(self) -> torch.Tensor | None:
+        """(B, 3) factor of the speed limits, radius [m] and smoothing of each row; None where all have the drone's."""
+        return None
+
     def _lacks(self, name: str) -> ConfigError:
         return ConfigError(f"environment {type(self).__name__} has no {name}()")
 
@@ -201,3 +206,8 @@ class EnvironmentWrapper(Environment):
     def scan_age(self) -> torch.Tensor | None:
         """(B,) ages of the latest observations [decisions]; None for present ones."""
         return self.env.scan_age
+
+    @property
+    def bodies(self) -> torch.Tensor | None:
+        """(B, 3) bodies of the rows; None where all have the drone's."""
+        return self.env.bodies

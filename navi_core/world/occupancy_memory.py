@@ -19,6 +19,7 @@ from navi_core.config import DynamicsConfig, EnvConfig
 from navi_core.config.policy import MOVED, OCCUPANCY_INPUTS
 from navi_core.errors import ConfigError
 from navi_core.mapping.frontier_features import frontier_features
+from navi_core.mapping.near_hits import SPAN, keep_points, points_nearby
 from navi_core.mapping.occupancy_map import HIT, draw, read_levels
 from navi_core.world.dynamics import limiter_bins
 from navi_core.world.reckoning import Trajectory, reckon
@@ -65,7 +66,8 @@ class OccupancyMemory:
             it was taken from. For given poses alone.
         cell: Edge of a cell [m]; the map's edge stays 64 m.
         stride: Cells for one of `config.policy.AHEAD`; by default the waypoints of the bearings stay in place.
-        bumps: Mark a hit where a command did not move the drone; see `executed`. For given poses alone.
+        shielded: Keep what a shield reads: points of surfaces nearby, see `nearby`, and a hit where a command did not
+            move the drone, see `executed`. For given poses alone.
 
     `dynamics`, `max_distance` and `cell` are attributes of the same names.
     """
@@ -81,11 +83,12 @@ class OccupancyMemory:
         cell: float = CELL,
         stride: int | None = None,
         oldest: int = 0,
-        bumps: bool = False,
+        shielded: bool = False,
     ) -> None:
         self.rows, self._shape, self.dynamics = rows, (3, azimuth_bins, elevation_bins), dynamics
-        self._oldest, self._bumps = oldest, bumps
+        self._oldest, self._shielded = oldest, shielded
         self._command = np.zeros((rows, 4))
+        self._near = np.full((rows, SPAN, SPAN, 3) if shielded else (rows, 0), np.nan, np.float32)
         self.cell, self._size, self._stride = cell, round(SIZE * CELL / cell), stride or max(1, round(CELL / cell))
         self._trajectory = Trajectory(rows, oldest)
         angle = np.abs(np.linspace(math.pi / 2, -math.pi / 2, elevation_bins))
@@ -119,11 +122,11 @@ class OccupancyMemory:
         self._idle = np.zeros(rows, np.int64)
 
     @classmethod
-    def of_env(cls, env: EnvConfig, rows: int, cell: float = CELL, *, bumps: bool = False) -> OccupancyMemory:
+    def of_env(cls, env: EnvConfig, rows: int, cell: float = CELL, *, shielded: bool = False) -> OccupancyMemory:
         """Build the occupancy memory for the rows of an environment."""
         return cls(
             rows, env.azimuth_bins, env.elevation_bins, env.dynamics, env.max_distance, oldest=env.sensor.oldest,
-            cell=cell, bumps=bumps,
+            cell=cell, shielded=shielded,
         )  # fmt: skip
 
     def begin(
@@ -143,6 +146,7 @@ class OccupancyMemory:
         chosen = self._all if rows is None else rows.cpu().numpy()
         for array in (self.marks, self.pose, self._origin, self.velocity, self._command):
             array[chosen] = 0
+        self._near[chosen] = np.nan
         self._idle[chosen] = 0
         self._out[chosen, -MOVED:] = 0.0
         self._box[chosen] = self._size // 2
@@ -222,7 +226,7 @@ class OccupancyMemory:
         self.pose[chosen, :3] = here[:, :3] - self._origin[chosen]
         self.pose[chosen, 3] = here[:, 3]
         self._move(chosen, start)
-        if self._bumps:
+        if self._shielded:
             self._mark_bumps(chosen)
         self._aim(chosen, goal)
         return self._features(chosen, obs.device, drawn=late)
@@ -230,6 +234,24 @@ class OccupancyMemory:
     def executed(self, actions: npt.NDArray[np.float32], rows: npt.NDArray[np.int64]) -> None:
         """Record the actions (n, 4) of some rows, in [−1, 1], to find commands that did not move the drone."""
         self._command[rows] = actions * self._limits
+
+    def nearby(
+        self, points: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], rows: npt.NDArray[np.int64], radius: float
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+        """Keep the points of a scan, and return those nearby of all scans of the flights, in their present frames.
+
+        Args:
+            points: (n, N, 3) points of some rows in the drone's present frame [m].
+            valid: (n, N) whether a point is there.
+            rows: (n,) the rows.
+            radius: Distance up to which points count [m].
+
+        Returns:
+            As `mapping.near_hits.points_nearby`.
+        """
+        here = self._trajectory.poses[rows, 0]
+        keep_points(self._near, rows, here, points, valid)
+        return points_nearby(self._near, rows, here, radius)
 
     def _mark_bumps(self, chosen: npt.NDArray[np.int64]) -> None:
         """Mark a hit beside rows that stood still, in the direction of their command."""
@@ -326,7 +348,7 @@ class OccupancyMemory:
             "box": self._box,
         }
         kept |= {"trajectory": self._trajectory.poses} if self._oldest else {}
-        return kept | {"command": self._command} if self._bumps else kept
+        return kept | {"command": self._command, "near": self._near} if self._shielded else kept
 
     def _look(self, obs: Tensor, chosen: npt.NDArray[np.int64]) -> None:
         if tuple(obs.shape) != (len(chosen), *self._shape):

@@ -210,7 +210,7 @@ class _Campaign:
         fired = self._shim.fired
         row["kills"] += fired if kills else 0
         row["fired"] += fired
-        row["faults"] += faults_of(code, text)
+        row["faults"] += faults_of(code, text, dagsters=COMMANDS[case.command].dagsters)
         return fired
 
     def _finished(self, command: str, expected: Row) -> list[str]:

@@ -59,6 +59,7 @@ class Command:
         beside: Arguments of further commands, which run at the same time.
         seconds: Time after which all are interrupted (s): servers, whose rows depend on time; None: they end.
         done: What the command says when there is nothing left to do.
+        dagsters: Whether its process becomes one of Dagster, whose tracebacks and exit codes are Dagster's own.
     """
 
     words: str
@@ -67,6 +68,7 @@ class Command:
     beside: tuple[str, ...] = ()
     seconds: float | None = None
     done: str | None = None
+    dagsters: bool = False
 
 
 _NIGHT = (
@@ -121,7 +123,7 @@ COMMANDS = {
     "two-nights": Command(_NIGHT, ("promote",), _instance, (_NIGHT,)),
     "trained": Command("query select+1", ("train",)),
     "serve": Command(_FLIGHT, ("trained",), None, (_LEARNER,), 20.0),
-    "two-uis": Command("ui --port 34771", ("ingest",), _instance, ("ui --port 34772",), 40.0),
+    "two-uis": Command("ui --port 34771", ("ingest",), _instance, ("ui --port 34772",), 40.0, dagsters=True),
 }
 """Name → command; some only prepare."""
 TORTURED = tuple(name for name in COMMANDS if name not in ("teacher", "student", "trained"))
@@ -224,8 +226,20 @@ class Case:
 
 
 FAULTS = ("kill", "EIO", "kill", "full", "kill", "ENOSPC", "kill", "clock")
-_MACHINE = ("memory", "readonly", *(["foreign"] if os.geteuid() == 0 else []), "locks")
-"""Faults of the machine; only root can run a command as another user."""
+
+
+def _others_read_python() -> bool:
+    """Return whether another user may read Python's library, which may lie in the home of root."""
+    return all(folder.stat().st_mode & 0o001 for folder in Path(os.__file__).resolve().parents)
+
+
+if os.geteuid() != 0:
+    _MACHINE: tuple[str, ...] = ("memory", "readonly", "locks")
+elif _others_read_python():
+    _MACHINE = ("memory", "readonly", "foreign", "locks")
+else:
+    _MACHINE = ("memory", "locks")
+# Root may write anywhere and has to run commands as another user.
 
 
 def cases(seed: int, commands: tuple[str, ...] = TORTURED) -> Iterator[Case]:

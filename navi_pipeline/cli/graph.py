@@ -136,11 +136,13 @@ def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 3000,
 ) -> None:
     """Serve the Dagster UI and its daemon: the asset graph, runs, checks and schedules; ends with Ctrl-C."""
-    from navi_pipeline.lib.orchestration import dagster_home
+    from navi_pipeline.lib.orchestration import dagster_home, open_instance
     from navi_pipeline.lib.records import PACKAGE
 
     # Those of the folder where it was called, before it is left.
-    os.environ["DAGSTER_HOME"], os.environ["NAVI_HOME"] = str(dagster_home()), str(navi_home())
+    os.environ["NAVI_HOME"] = str(navi_home())
+    with open_instance(dagster_home()):
+        pass  # a storage that fails is told by us, not by a traceback of Dagster's
     dg = Path(sys.executable).with_name("dg")
     if not dg.is_file():
         raise UnavailableError(f"{dg} is not there; next: pip install dagster-dg-cli")

@@ -9,7 +9,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from navi_core.errors import NaviError, RunError
 from navi_core.machine import using_variables
-from navi_core.machine.file_lock import is_locked
+from navi_core.machine.file_lock import is_locked, open_lock, try_lock
 from navi_core.record import navi_home, write_durably
 from navi_pipeline.lib.commands import dagster_step
 from navi_pipeline.lib.nightly.night import Gate, Night, night_lock
@@ -31,6 +31,8 @@ PROCESS_TAG = "navi/process"
 """Dagster run tag with the machine's name, or the `process_mark` of a command that executes the run itself."""
 POOL = "gpu"
 """Concurrency pool of what trains: as many slots as this machine has GPUs, at least one."""
+_CREATION = 60.0
+"""Time for which another process may create Dagster's tables [s]."""
 FLOW_TAG = "navi/flow"
 """Dagster run tag with the profile of the flow (`navi pipeline materialize`, whole_graph) of the run; "" if none."""
 
@@ -91,12 +93,25 @@ def open_instance(home: Path) -> Iterator[dg.DagsterInstance]:
 
     os.environ["DAGSTER_HOME"] = str(home)
     try:
-        with dg.DagsterInstance.from_config(str(home)) as instance:
+        with _opened_alone(home, lambda: dg.DagsterInstance.from_config(str(home))) as instance:
             yield instance
     except DBAPIError as error:
         raise RunError(
             f"Dagster's storage of {home} failed: {error.orig}; next: see to its disk or server; then the same command"
         ) from error
+
+
+def _opened_alone(home: Path, open_storage: Callable[[], dg.DagsterInstance]) -> dg.DagsterInstance:
+    """Open a Dagster home while no other process does: two that create its tables at once break it for good."""
+    descriptor = -1
+    try:
+        with suppress(OSError):  # a folder for reading, a disk without locks
+            descriptor = open_lock(home / "storage.lock")
+            try_lock(descriptor, _CREATION)
+        return open_storage()
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 F = TypeVar("F", bound=Callable[..., object])

@@ -16,7 +16,7 @@ import torch
 from typer.testing import CliRunner
 
 from navi_core.cli.main import build_app
-from navi_core.config import ExpertConfig
+from navi_core.config import ExpertConfig, parse_config
 from navi_core.demos import Student, load_dataset, load_demonstration, read_index, record_expert
 from navi_core.errors import ConfigError
 
@@ -43,6 +43,18 @@ def test_recording_is_a_dataset_of_the_teachers_labels(tmp_path, apartments):
         demo.observations, load_demonstration(tmp_path / f"{apartments[0].name}-00001.npz").observations
     )
     assert not data.actions[:, 1:3].any() and data.actions.any()
+
+
+def test_limited_sensor_is_recorded_and_teaches(tmp_path, apartments):
+    """Each episode draws a sensor, what it does not see is unknown, and the teacher flies by odometry."""
+    profiles = ("sphere", "camera")
+    settings = SMALL | {"pilot": "compass", "episodes": 6, "sensor": {"profiles": profiles}}
+    rows = record_expert(tmp_path, apartments[:1], ExpertConfig(**settings))
+    assert rows[0].recorded == 6
+    shares = {round(float((demo.observations[:, 0] > 0).mean()), 1) for demo in recorded(tmp_path).values()}
+    assert 1.0 in shares and min(shares) < 0.4
+    with pytest.raises(ConfigError, match="recorded without"):
+        parse_config(ExpertConfig, SMALL | {"sensor": {"delay": (1, 1)}})
 
 
 def test_scene_names_cannot_lead_out_of_the_folder(tmp_path, apartments):

@@ -20,7 +20,7 @@ def shielded(scene, profile: str, rows: int = 4):
     """Return an environment in the middle of the box room, its maps, its shield and its first observations."""
     config = EnvConfig(azimuth_bins=64, elevation_bins=16, sensor=SensorConfig(profiles=(profile,)), stagger=False)
     env = NavigationEnv(Field([scene]), rows, config, seed=1)
-    memory = OccupancyMemory.of_env(config, rows, 0.2, bumps=True)
+    memory = OccupancyMemory.of_env(config, rows, 0.2, shielded=True)
     obs, now = env.reset(), env.poses()
     memory.begin(obs, pose=pose_rows(now["position"], now["yaw"]))
     return env, memory, Shield(memory), obs
@@ -63,12 +63,39 @@ def test_bump_marks_a_hit_beside_the_drone(box_scene):
     assert ((memory.marks & HIT) != 0).sum(axis=(1, 2)).tolist() == [1, 1, 1, 1]
 
 
+def met(memory, point):
+    """Let a former scan of every row have met a surface at a point of the drone's frame [m]."""
+    memory.nearby(np.array([[point]] * 4, np.float32), np.ones((4, 1), bool), np.arange(4), 1.5)
+
+
+def test_shield_remembers_what_left_the_view(box_scene):
+    _, memory, shield, obs = shielded(box_scene, "camera")
+    before = shield.apply(torch.tensor([RIGHT] * 4), obs)
+    met(memory, (0.225, 0.0, 0.0))
+    after = shield.apply(torch.tensor([RIGHT] * 4), obs)
+    assert (after[:, 2] < before[:, 2]).all()
+    kept = memory.state_dict()["near"]
+    assert not torch.isnan(kept).all()
+    memory.begin(obs, pose=torch.zeros(4, 4))
+    assert torch.isnan(kept).all()
+
+
+def test_shield_of_a_faster_or_wider_body_leaves_less_speed(box_scene):
+    _, memory, shield, obs = shielded(box_scene, "sphere")
+    met(memory, (0.0, 0.0, -0.8))
+    command, own = torch.tensor([AHEAD] * 4), torch.tensor([[1.0, 0.15, 0.85]] * 4)
+    plain = shield.apply(command, obs)
+    torch.testing.assert_close(shield.apply(command, obs, bodies=own), plain)
+    for body in ([2.0, 0.15, 0.85], [1.0, 0.6, 0.85]):
+        assert (shield.apply(command, obs, bodies=torch.tensor([body] * 4))[:, 0] < plain[:, 0]).all()
+
+
 def test_shield_is_refused_without_map_or_another_learner():
     for settings, words in (
         ({"policy": {"shield": True}}, "policy.place_memory"),
         (
             {"policy": {"shield": True, "place_memory": True}, "algorithm": "grpo"},
-            "policy.shield acts in the flights of ppo",
+            "policy.shield acts in the flights of ppo and of clones",
         ),
     ):
         with pytest.raises(ConfigError, match=words):

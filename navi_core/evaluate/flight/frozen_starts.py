@@ -298,16 +298,17 @@ class PolicyFlyer:
         self._aux = torch.zeros(rows, 3, device=self._device)
         self._reset = torch.ones(rows, dtype=torch.bool, device=self._device)
         self._places, self.done = None, None
-        if self._policy.config.place_memory:
+        own = self._policy.config
+        if own.place_memory:
             self._places = OccupancyMemory(
                 rows, self.azimuth_bins, self.elevation_bins, self._config.dynamics, self.max_distance,
-                oldest=self._config.sensor.oldest, cell=self._policy.config.map_cell, bumps=self._policy.config.shield,
+                oldest=self._config.sensor.oldest, cell=own.map_cell, shielded=own.shield,
             )  # fmt: skip
         self._shield = None
-        if self._places is not None and self._policy.config.shield:
+        if self._places is not None and own.shield:
             self._shield = Shield(self._places)
         self._recovery, self.recovering = None, None
-        recovers = self._policy.config.recovery if self._config.recovery is None else self._config.recovery
+        recovers = own.recovery if self._config.recovery is None else self._config.recovery
         if recovers and self._config.deterministic:
             self._recovery = Recovery(rows, self._config.dynamics.decision_hz, self._config.seed)
             self.recovering = self._recovery.stuck

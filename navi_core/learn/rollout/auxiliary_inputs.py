@@ -36,7 +36,7 @@ class AuxiliaryInputs:
         cell = config.policy.map_cell
         self.memory = None
         if config.policy.place_memory:
-            self.memory = OccupancyMemory.of_env(config.env, self.rows, cell, bumps=config.policy.shield)
+            self.memory = OccupancyMemory.of_env(config.env, self.rows, cell, shielded=config.policy.shield)
         """Occupancy maps of the rows' flights, for a policy with an occupancy memory."""
         self._shield = None
         if self.memory is not None and config.policy.shield:
@@ -62,7 +62,9 @@ class AuxiliaryInputs:
 
     def shielded(self, action: Tensor, obs: Tensor) -> Tensor:
         """Return the actions (B, 4) that are flown: those of the policy, slowed by its shield if it has one."""
-        return action if self._shield is None else self._shield.apply(action, obs, self.env.scan_age)
+        if self._shield is None:
+            return action
+        return self._shield.apply(action, obs, self.env.scan_age, bodies=self.env.bodies)
 
     def privileged(self, info: StepInfo) -> Tensor | None:
         """Compute the critic's privileged inputs (B, 3) after a step, before any reset; None for a critic without.

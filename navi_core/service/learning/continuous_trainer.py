@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from navi_core.config import ContinuousTrainingConfig
-from navi_core.errors import ConfigError
+from navi_core.errors import ConfigError, NaviError
 from navi_core.models import weights_hash
 from navi_core.policy import NavigationPolicy
 from navi_core.record.events import EvaluationMade, EventBus, ParameterSync, ReplayUpdate, UpdateMade
@@ -322,10 +322,11 @@ class ContinuousTrainer:
                     self._record.flush()
                 if self._save is not None:
                     self._save(self.serving)
-            except Exception:
+            except Exception as error:
                 # The drones fly on, and the next batch may be sound.
                 self.metrics.error()
-                _LOG.exception("an update of continuous training failed; it goes on")
+                ours = isinstance(error, NaviError)
+                _LOG.error("an update of continuous training failed; it goes on: %s", error, exc_info=not ours)
             self.cpu_seconds += time.thread_time() - cpu
             took = time.monotonic() - start
             if took > self.config.training_interval:

@@ -287,8 +287,9 @@ class FlightLearning:
             return
         try:
             version = learned.register(serving.version, serving.policy, self._decisions)
-        except Exception:
-            _LOG.exception("the weights learned from %s cannot be registered", model.name)
+        except Exception as error:
+            ours = isinstance(error, NaviError)
+            _LOG.error("the weights learned from %s cannot be registered: %s", model.name, error, exc_info=not ours)
             return
         if version is not None:
             _LOG.warning("learned from %s in %d decisions: version %s", model.name, self._decisions, version)

@@ -260,7 +260,7 @@ class SessionTable:
                 # Poses come over the wire: nothing is dead-reckoned, so without a shield the dynamics do not matter.
                 self._occupancy = OccupancyMemory(
                     self.capacity, az, el, body or DynamicsConfig(), max_distance, cell=cell, oldest=MOST_SCAN_AGE,
-                    bumps=config.shield,
+                    shielded=config.shield,
                 )  # fmt: skip
                 if body is not None:
                     self._shield = Shield(self._occupancy)

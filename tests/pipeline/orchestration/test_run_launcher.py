@@ -23,6 +23,8 @@ from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 from sqlalchemy.exc import OperationalError
 
 from navi_core.errors import RunError
+from navi_core.machine.file_lock import hold_lock, is_locked
+from navi_pipeline.lib import orchestration
 from navi_pipeline.lib.orchestration import FLOW_TAG, POOL, PROCESS_TAG, open_instance
 from navi_pipeline.lib.run_launcher import run_job
 from navi_pipeline.lib.training.supervised import process_mark
@@ -224,3 +226,16 @@ def test_storage_that_fails_is_named_with_the_next_step(tmp_path):
     words = f"Dagster's storage of {tmp_path} failed: disk I/O error; next: see to its disk"
     with pytest.raises(RunError, match=words), open_instance(tmp_path):
         raise OperationalError("insert", {}, sqlite3.OperationalError("disk I/O error"))
+
+
+def test_storage_is_created_by_one_process_at_a_time(tmp_path, monkeypatch):
+    """Two processes that create Dagster's tables at once leave a version table that Dagster refuses from then on."""
+    shutil.copy(SETTINGS, tmp_path)
+    monkeypatch.setattr(orchestration, "_CREATION", 0.2)
+    opened = []
+    with hold_lock(tmp_path / "storage.lock", "the storage"):
+        start = time.monotonic()
+        with open_instance(tmp_path) as instance:  # of another process that hangs: not for ever
+            opened.append(time.monotonic() - start)
+            assert instance.get_runs_count() == 0
+    assert opened[0] >= 0.2 and not is_locked(tmp_path / "storage.lock")
