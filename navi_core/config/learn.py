@@ -193,6 +193,11 @@ class TrainConfig(Config):
             raise ConfigError(
                 f"policy.shield acts in the flights of ppo and of clones, not of {self.algorithm}; leave it out"
             )
+        if self.policy.anticipation and (self.algorithm not in ("bc", "ppo") or self.env.task != "explore"):
+            raise ConfigError(
+                f"policy.anticipation is a loss of ppo about unseen floor, not of {self.algorithm} with env.task "
+                f"{self.env.task}; leave it out"
+            )
         return self
 
     @model_validator(mode="after")

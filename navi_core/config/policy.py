@@ -21,6 +21,9 @@ MOVED = 3
 OCCUPANCY_INPUTS = SECTORS * (2 + len(RINGS)) + 2 * len(AHEAD) + 2 + MOVED
 """Inputs of the occupancy memory, see `mapping.frontier_features`."""
 
+ANTICIPATED = 32
+"""Outputs of the prediction that `PolicyConfig.anticipation` trains: two rings of 16 sectors."""
+
 
 _MOST_AUTO_PATCHES = 192
 """Patches that `patch: auto` allows: those of 256x48 at edge 8."""
@@ -90,6 +93,9 @@ class PolicyConfig(Config):
     privileged_critic: bool = False
     """In training the critic sees how much floor is left, or the way to the goal, and how long the episode
     is (asymmetric actor-critic, Pinto et al. 2018); the actor is not. Reference tasks have neither and ignore it."""
+    anticipation: float = Field(0.0, ge=0, le=100, exclude_if=lambda weight: not weight)
+    """Weight of an auxiliary loss of ppo, by which the features learn to predict where unseen floor lies around the
+    drone (occupancy anticipation, Ramakrishnan et al. 2020); 0: none. It needs privileged_critic."""
 
     @property
     def patch_edge(self) -> int:
@@ -129,15 +135,19 @@ class PolicyConfig(Config):
         return 3 + OCCUPANCY_INPUTS * self.place_memory + 4 * self.goal
 
     @model_validator(mode="after")
+    def _needs_others(self) -> Self:
+        for names, other, why in (
+            (("goal", "place_memory"), self.aux != "off", "needs the auxiliary input, which policy.aux off leaves out"),
+            (("shield", "done_after"), self.place_memory, "reads the occupancy map; set policy.place_memory, too"),
+            (("anticipation",), self.privileged_critic, "learns true floor; set policy.privileged_critic, too"),
+        ):
+            for name in names:
+                if getattr(self, name) and not other:
+                    raise ConfigError(f"policy.{name} {why}")
+        return self
+
+    @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.goal and self.aux == "off":
-            raise ConfigError("policy.goal needs the auxiliary input, which policy.aux off leaves out")
-        if self.shield and not self.place_memory:
-            raise ConfigError("policy.shield reads the occupancy map; set policy.place_memory, too")
-        if self.done_after and not self.place_memory:
-            raise ConfigError("policy.done_after reads the occupancy map; set policy.place_memory, too")
-        if self.place_memory and self.aux == "off":
-            raise ConfigError("policy.place_memory needs the auxiliary input, which policy.aux off leaves out")
         if self.separate_value and self.stop_value_gradient:
             raise ConfigError(
                 "separate_value and stop_value_gradient contradict each other: nothing would train the critic's trunk"

@@ -50,7 +50,7 @@ RULES: tuple[tuple[str, Where | tuple[Where, ...]], ...] = (
     # Learners
     ("ppo policy.stop_value_gradient", {"algorithm": ("ppo", CUSTOM)}),
     # A clone has the network of the ppo run that goes on from it.
-    ("policy.separate_value policy.privileged_critic", {"algorithm": ("ppo", "bc", CUSTOM)}),
+    ("policy.separate_value policy.privileged_critic policy.anticipation", {"algorithm": ("ppo", "bc", CUSTOM)}),
     ("grpo", {"algorithm": ("grpo",)}),
     ("dpo", {"algorithm": ("dpo",)}),
     ("bc", {"algorithm": ("bc",)}),
@@ -68,7 +68,7 @@ RULES: tuple[tuple[str, Where | tuple[Where, ...]], ...] = (
     (
         "env corpus compile policy.encoder policy.azimuth_bins policy.elevation_bins policy.patch "
         "policy.area_attention policy.separable_refinement policy.depth_shift policy.depth_scale policy.recovery "
-        "policy.privileged_critic policy.known_channel",
+        "policy.privileged_critic policy.anticipation policy.known_channel",
         {"task": UNSET},
     ),
     ("task_options", {"task": SET}),

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.utils.flop_counter import FlopCounterMode
 
 from navi_core.config import PolicyConfig
-from navi_core.config.policy import OCCUPANCY_INPUTS, Spaces
+from navi_core.config.policy import ANTICIPATED, OCCUPANCY_INPUTS, Spaces
 from navi_core.errors import ConfigError
 from navi_core.policy.cores import CORES, TemporalCore, build_core
 from navi_core.policy.cores.base import State
@@ -178,6 +179,8 @@ class EvaluateOutput:
     """Encoder output (B, T, D), before the auxiliary input."""
     state: State
     """Recurrent state after the sequences."""
+    anticipation_loss: Tensor | None = None
+    """Cross entropy (B, T) of the predicted unseen floor [nat]; None without `policy.anticipation`."""
 
 
 class NavigationPolicy(Trunk):
@@ -208,6 +211,7 @@ class NavigationPolicy(Trunk):
                 spaces=spaces,
             )
         self.critic_trunk = Trunk(config, spaces) if config.separate_value else None
+        self.anticipation = nn.Linear(config.width, ANTICIPATED) if config.anticipation else None
 
     def initial_state(self, rows: int, device: torch.device | str | None = None) -> State:
         """Return the all-zero initial recurrent state for a batch of `rows`."""
@@ -265,6 +269,8 @@ class NavigationPolicy(Trunk):
             Log-probabilities, values, entropies, embeddings and last states under the current weights.
         """
         mine, critics = self._split(state0)
+        told = self.anticipation is not None and aux.shape[-1] > self.config.aux_inputs
+        unseen = aux[..., -ANTICIPATED:] if told else None
         aux, privileged = self._parted(aux)
         embedding, features, mine = self.sequence(obs, aux, mine, reset)
         seen = features
@@ -272,13 +278,17 @@ class NavigationPolicy(Trunk):
             _, seen, critics = self.critic_trunk.sequence(obs, aux, critics, reset)
         distribution = self.heads.distribution(features)
         log_prob, entropy = distribution.log_prob(actions), distribution.entropy()
-        return EvaluateOutput(log_prob, self.heads.value(seen, privileged), entropy, embedding, mine + critics)
+        value, error = self.heads.value(seen, privileged), None
+        if self.anticipation is not None and unseen is not None:
+            guess = self.anticipation(features)
+            error = binary_cross_entropy_with_logits(guess, unseen, reduction="none").mean(dim=-1)
+        return EvaluateOutput(log_prob, value, entropy, embedding, mine + critics, error)
 
     def _parted(self, aux: Tensor) -> tuple[Tensor, Tensor | None]:
         """Split an auxiliary input into the policy's part and the critic's privileged inputs (or None)."""
-        public = self.config.aux_inputs
-        if self.heads.privileged and aux.shape[-1] == public + PRIVILEGED:
-            return aux[..., :public], aux[..., public:]
+        public, behind = self.config.aux_inputs, ANTICIPATED if self.anticipation is not None else 0
+        if self.heads.privileged and aux.shape[-1] == public + PRIVILEGED + behind:
+            return aux[..., :public], aux[..., public : public + PRIVILEGED]
         return aux, None
 
     def forget_aux(self) -> None:
@@ -317,7 +327,10 @@ def parameter_counts(policy: NavigationPolicy) -> dict[str, int]:
     The keys are encoder, aux, core, heads, places (with `place_memory`), critic_trunk (with `separate_value`) and
     total.
     """
-    parts = {name: getattr(policy, name) for name in ("encoder", "aux", "core", "heads", "places", "critic_trunk")}
+    parts = {
+        name: getattr(policy, name)
+        for name in ("encoder", "aux", "core", "heads", "places", "critic_trunk", "anticipation")
+    }
     counts = {
         name: 0 if part is None else sum(p.numel() for p in part.parameters())
         for name, part in parts.items()

@@ -291,6 +291,11 @@ class NavigationEnv(Environment):
         area = self._areas[self.counters["scene"]]
         return torch.stack((area * share, share, flown), dim=1)
 
+    def unseen_around(self) -> torch.Tensor:
+        """Return (B, ANTICIPATED) where unseen floor lies around the drones, see `FloorView.unseen_around`."""
+        state = self._drone_state
+        return self.view.unseen_around(state["position"], state["yaw"].squeeze(1), self.counters["scene"])
+
     def poses(self) -> Poses:
         """Return the current poses: "position" (B, 3) [m], "yaw" (B,) [rad], "scene_index" (B,)."""
         return {

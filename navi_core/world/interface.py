@@ -137,6 +137,10 @@ class Environment(abc.ABC):
         """Return the (B, 3) privileged inputs of the critic: work left in the episodes and decisions flown."""
         raise self._lacks("progress")
 
+    def unseen_around(self) -> torch.Tensor:
+        """Return (B, ANTICIPATED) where unseen floor lies around the drones, for `policy.anticipation`."""
+        raise self._lacks("unseen_around")
+
     def poses(self) -> Poses:
         """Return the current poses of the drones."""
         raise self._lacks("poses")

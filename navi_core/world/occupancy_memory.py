@@ -328,6 +328,8 @@ class OccupancyMemory:
             # A map of an earlier version: its scans were one decision old, and it stood where that one was taken.
             here = torch.cat([state["pose"][:, :3] + state["origin"], state["pose"][:, 3:]], dim=1)
             state = state | {"trajectory": here[:, None].repeat(1, self._oldest + 1, 1)}
+        if self._shielded and "near" not in state:
+            state = state | {"near": torch.full(self._near.shape, torch.nan)}  # of an earlier version
         for name, array in kept.items():
             there = tuple(state[name].shape) if name in state else None
             if there != array.shape:

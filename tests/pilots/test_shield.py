@@ -76,6 +76,10 @@ def test_shield_remembers_what_left_the_view(box_scene):
     assert (after[:, 2] < before[:, 2]).all()
     kept = memory.state_dict()["near"]
     assert not torch.isnan(kept).all()
+    before = {name: value.clone() for name, value in memory.state_dict().items() if name != "near"}
+    memory.load_state_dict(before)  # of an earlier version
+    assert torch.isnan(kept).all()
+    met(memory, (0.225, 0.0, 0.0))
     memory.begin(obs, pose=torch.zeros(4, 4))
     assert torch.isnan(kept).all()
 

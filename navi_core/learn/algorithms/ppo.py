@@ -211,6 +211,8 @@ class PPOLearner(RolloutLearner[_Update, PPOMicroBatch]):
         critic = value_loss(out.value, s.returns, s.values, ppo.value_clip)
         entropy = out.entropy.mean()
         total = actor + ppo.value_coefficient * critic - now["entropy_coefficient"] * entropy
+        if out.anticipation_loss is not None:
+            total = total + self.config.policy.anticipation * out.anticipation_loss.mean()
         with torch.no_grad():
             off = (log_ratio.exp() - 1.0).abs()
             if batch.ratios is not None and batch.positions is not None:

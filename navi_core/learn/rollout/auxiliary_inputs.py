@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from navi_core.config import TrainConfig
-from navi_core.config.policy import OCCUPANCY_INPUTS
+from navi_core.config.policy import ANTICIPATED, OCCUPANCY_INPUTS
 from navi_core.pilots.shield import Shield
+from navi_core.policy.heads import PRIVILEGED
 from navi_core.policy.navigation_policy import AUX_INPUTS
 from navi_core.record import StageTimer
 from navi_core.world.interface import Environment, StepBatch, StepInfo
@@ -18,7 +19,7 @@ class AuxiliaryInputs:
     """Builder of the policy's auxiliary input (B, A) for every decision.
 
     The columns are reward, loop similarity and curiosity of the previous step; features of the occupancy memory; the
-    relative goal; and, last, the privileged inputs of the critic.
+    relative goal; the privileged inputs of the critic; and the unseen floor that `policy.anticipation` predicts.
 
     Args:
         env: The environment.
@@ -45,7 +46,8 @@ class AuxiliaryInputs:
         features = None if self.memory is None else self._begin_maps(obs, torch.arange(self.rows))
         public = _joined(step, features, self._goals())
         self._public, self._privileged = public.shape[1], privileged
-        self.current = _joined(public, env.progress().to(device) if privileged else None)
+        self._anticipates = privileged and config.policy.anticipation > 0
+        self.current = _joined(public, env.progress().to(device) if privileged else None, self._unseen())
         """(B, A) input of the next decision."""
 
     def update_maps(self, batch: StepBatch, done: Tensor, timer: StageTimer) -> Tensor | None:
@@ -74,7 +76,7 @@ class AuxiliaryInputs:
         """
         if not self._privileged:
             return None
-        area, fraction, decisions = self.current[:, self._public :].unbind(1)
+        area, fraction, decisions = self.current[:, self._public : self._public + PRIVILEGED].unbind(1)
         if "way" in info:
             way, near = info["way"].to(self.device), info["near"].to(self.device, area.dtype)
             return torch.stack((way, near, decisions + 1.0), dim=1)
@@ -83,7 +85,8 @@ class AuxiliaryInputs:
 
     def at_end(self, step: Tensor, features: Tensor | None, privileged: Tensor | None, info: StepInfo) -> Tensor:
         """Concatenate the auxiliary input (B, A) of the final observation of a step, before any reset."""
-        return _joined(step, features, info["goal"].to(self.device) if "goal" in info else None, privileged)
+        unseen = torch.zeros(len(step), ANTICIPATED, device=self.device) if self._anticipates else None
+        return _joined(step, features, info["goal"].to(self.device) if "goal" in info else None, privileged, unseen)
 
     def advance(
         self, obs: Tensor, step: Tensor, features: Tensor | None, privileged: Tensor | None, done: Tensor
@@ -105,7 +108,7 @@ class AuxiliaryInputs:
         # On the CPU the check is free, and the environment's count takes a tenth of a step.
         if privileged is not None and (self.device.type != "cpu" or bool(done.any())):
             privileged = torch.where(done[:, None], self.env.progress().to(self.device), privileged)
-        self.current = _joined(step, features, self._goals(), privileged)
+        self.current = _joined(step, features, self._goals(), privileged, self._unseen())
 
     def restart(self, obs: Tensor) -> None:
         """Reset the auxiliary input and the occupancy maps of all rows for new episodes."""
@@ -123,6 +126,10 @@ class AuxiliaryInputs:
         goal = None if goals is None else goals[rows.to(self.device)]
         features = self.memory.begin(obs[rows.to(obs.device)], rows, pose[rows.to(pose.device)], goal)
         return features.to(self.device)
+
+    def _unseen(self) -> Tensor | None:
+        """Return what `policy.anticipation` learns to predict, (B, ANTICIPATED); None without."""
+        return self.env.unseen_around().to(self.device) if self._anticipates else None
 
     def _goals(self) -> Tensor | None:
         """Return the relative goals (B, 4) on the training device; None for an environment without."""

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from navi_core.config.policy import ANTICIPATED
 from navi_core.errors import SceneError
 from navi_core.kernels.floor import label_components
 from navi_core.kernels.native.library import Floors, data_pointer
@@ -135,6 +136,18 @@ class FloorMap:
         return torch.from_numpy(inside & self.free[i, j, k])
 
 
+_SECTORS, _RING = 16, 3.2
+"""Sectors of `FloorView.unseen_around`, and the width of its two rings [m]."""
+
+
+def _sector_points() -> torch.Tensor:
+    """Return 24 points, 3 by 8, of each part of `FloorView.unseen_around`, (ANTICIPATED · 24, 2) right and back [m]."""
+    turn = (torch.arange(_SECTORS)[:, None] + torch.tensor([-1 / 3, 0.0, 1 / 3])) * (2.0 * math.pi / _SECTORS)
+    away = (torch.arange(ANTICIPATED // _SECTORS)[:, None] + (torch.arange(8) + 0.5) / 8) * _RING
+    turn, away = turn[None, :, :, None], away[:, None, None, :]
+    return torch.stack([away * turn.sin(), -away * turn.cos()], dim=-1).flatten(0, 3)
+
+
 class FloorView:
     """Coverage map: reachable floor cells seen by each row in its episode; only the drone's own storey is marked.
 
@@ -178,6 +191,7 @@ class FloorView:
             self._levels[i, : len(m.levels)] = torch.from_numpy(m.levels)
         self.seen = torch.zeros(rows, cells, dtype=torch.bool, device=device)
         self._bits = torch.arange(8, device=device)
+        self._around = _sector_points().to(device)
 
     def mark(
         self,
@@ -245,6 +259,26 @@ class FloorView:
     def fraction(self, scene_index: torch.Tensor) -> torch.Tensor:
         """Return the (B,) coverage: fraction of the reachable floor that each row has seen."""
         return self.seen.sum(dim=1) / self._reachable.sum(dim=1)[scene_index.long()]
+
+    def unseen_around(self, position: torch.Tensor, yaw: torch.Tensor, scene_index: torch.Tensor) -> torch.Tensor:
+        """Return where reachable floor lies around each row that it has not seen, (B, ANTICIPATED) shares of cells.
+
+        The shares are those of 16 sectors, the first ahead and then to the right, within 3.2 m and then from there to
+        6.4 m, whatever lies between. Arguments as `mark`.
+        """
+        cos, sin = (angle[:, None] for angle in cos_sin(yaw))
+        right, back = self._around[:, 0], self._around[:, 1]
+        x, z = position[:, :1] + right * cos + back * sin, position[:, 2:] + back * cos - right * sin
+        origin = self._origin[scene_index].to(x.dtype)
+        i, k = ((along - origin[:, n, None]) / self.cell for n, along in enumerate((x, z)))
+        i, k = i.floor().long(), k.floor().long()
+        nx, nz = (self._shape[scene_index][:, n, None] for n in range(2))
+        above = self._levels[scene_index, 1:] <= position[:, 1, None]
+        first = (above.sum(dim=1) * self._storey_cells[scene_index])[:, None]
+        inside = (i >= 0) & (i < nx) & (k >= 0) & (k < nz)
+        flat = torch.where(inside, first + i * nz + k, 0)
+        left = self._reachable[scene_index].gather(1, flat) & ~self.seen.gather(1, flat) & inside
+        return left.view(len(left), ANTICIPATED, -1).to(torch.float32).mean(dim=2)
 
     def _mark_tensors(
         self,
