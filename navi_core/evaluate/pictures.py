@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from matplotlib.text import Text
 
     from navi_core.scenes import Scene
-    from navi_core.world.field import Field
     from navi_core.world.floor.reachable import FloorMap
 
 

@@ -389,6 +389,8 @@ class Outbox:
                 fold_segments(connection, fresh, columns)
                 connection.execute("commit")
             except BaseException:
+                import duckdb
+
                 # After a full disk the database has ended the transaction by itself; its reason is the one to report.
                 with suppress(duckdb.Error):
                     connection.execute("rollback")

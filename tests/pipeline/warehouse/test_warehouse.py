@@ -6,12 +6,14 @@ import os
 import time
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from navi_core.errors import RecordError
 from navi_core.record import NATURAL_KEYS, MetricLog
 from navi_core.record.metric_log import UNINDEXED_TABLES
 from navi_pipeline.cli.query import run_query
+from navi_pipeline.lib.warehouse import outbox
 from navi_pipeline.lib.warehouse.outbox import Outbox
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
 from tests.pipeline.empty_warehouse import start_warehouse
@@ -89,6 +91,22 @@ def test_ingest_interrupted_after_commit_duplicates_no_row(home):
     report = warehouse.ingest()
     assert (report.segments, report.repeated, count(warehouse)) == (0, 1, 1)
     assert not list(warehouse.outbox.glob("*.ndjson"))
+
+
+def test_transaction_that_fails_is_rolled_back_and_named(home, monkeypatch):
+    with log_of(home) as log:
+        log.scalars(1, {"a": 1.0})
+    fold = outbox.fold_segments
+
+    def full(connection, *values):
+        fold(connection, *values)
+        raise duckdb.IOException("IO Error: no space left on device")
+
+    with monkeypatch.context() as during:
+        during.setattr(outbox, "fold_segments", full)
+        with pytest.raises(RecordError, match="failed: IO Error: no space left on device"):
+            Warehouse(home).ingest()
+    assert Warehouse(home).ingest().rows == 1 and count(Warehouse(home)) == 1
 
 
 def test_ingest_after_a_kill_publishes_the_missing_snapshot(home):
