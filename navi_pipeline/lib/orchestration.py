@@ -6,10 +6,11 @@ The work clock counts wall and CPU time of asset and check functions; the rest o
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -108,10 +109,22 @@ def _opened_alone(home: Path, open_storage: Callable[[], dg.DagsterInstance]) ->
         with suppress(OSError):  # a folder for reading, a disk without locks
             descriptor = open_lock(home / "storage.lock")
             try_lock(descriptor, _CREATION)
+            _remove_half_made(home / "history" / "runs" / "index.db")
         return open_storage()
     finally:
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def _remove_half_made(index: Path) -> None:
+    """Remove an event index whose creation was killed: Dagster creates its tables only where the file is missing."""
+    if not index.exists():
+        return
+    with suppress(sqlite3.Error), closing(sqlite3.connect(index)) as connection:
+        tables = {name for (name,) in connection.execute("select name from sqlite_master")}
+        some = "event_logs" in tables and connection.execute("select 1 from event_logs").fetchone()
+        if "alembic_version" not in tables and not some:
+            index.unlink()
 
 
 F = TypeVar("F", bound=Callable[..., object])

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import dagster as dg
@@ -226,6 +227,20 @@ def test_storage_that_fails_is_named_with_the_next_step(tmp_path):
     words = f"Dagster's storage of {tmp_path} failed: disk I/O error; next: see to its disk"
     with pytest.raises(RunError, match=words), open_instance(tmp_path):
         raise OperationalError("insert", {}, sqlite3.OperationalError("disk I/O error"))
+
+
+@pytest.mark.parametrize("tables", [(), ("event_logs", "asset_keys")])
+def test_storage_whose_creation_was_killed_is_created_again(tmp_path, tables):
+    shutil.copy(SETTINGS, tmp_path)
+    index = tmp_path / "history" / "runs" / "index.db"
+    index.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(index)) as connection:
+        for table in tables:
+            connection.execute(f"create table {table} (id integer)")
+    with open_instance(tmp_path) as instance:
+        instance.add_dynamic_partitions("nights", ["one"])
+    with open_instance(tmp_path) as instance:
+        assert instance.get_dynamic_partitions("nights") == ["one"]
 
 
 def test_storage_is_created_by_one_process_at_a_time(tmp_path, monkeypatch):
