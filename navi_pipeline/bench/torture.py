@@ -167,7 +167,9 @@ class _Campaign:
         self._shim.count()
         self._shim.shift_clock(0)
         faults += self._finished(case.command, undisturbed["state"])
-        faults += [f"orphan {pid}" for pid in orphans(self._shim.variables["SHIM_PAGE"])]
+        # Dagster's servers end by a missing heartbeat where their parent cannot end them.
+        patience = 60.0 if COMMANDS[case.command].dagsters else 10.0
+        faults += [f"orphan {pid}" for pid in orphans(self._shim.variables["SHIM_PAGE"], patience)]
         row["seconds"] = round(time.monotonic() - began, 1)
         if faults:
             shutil.rmtree(self._folder / f"failed-{case.seed}", ignore_errors=True)

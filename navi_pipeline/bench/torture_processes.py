@@ -110,9 +110,9 @@ def faults_of(code: int, text: str, *, dagsters: bool = False) -> list[str]:
     return []
 
 
-def orphans(page: str) -> list[int]:
-    """Return processes of the last commands that still live after ten seconds."""
-    deadline = time.monotonic() + 10
+def orphans(page: str, seconds: float) -> list[int]:
+    """Return processes of the last commands that still live after some seconds, and kill them."""
+    deadline = time.monotonic() + seconds
     while True:
         found = []
         for place in Path("/proc").glob("[0-9]*"):
