@@ -96,9 +96,15 @@ def open_instance(home: Path) -> Iterator[dg.DagsterInstance]:
     try:
         with _opened_alone(home, lambda: dg.DagsterInstance.from_config(str(home))) as instance:
             yield instance
-    except DBAPIError as error:
+    except Exception as error:
+        # Dagster wraps it where it loads definitions.
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, DBAPIError):
+            cause = cause.__cause__
+        if cause is None:
+            raise
         raise RunError(
-            f"Dagster's storage of {home} failed: {error.orig}; next: see to its disk or server; then the same command"
+            f"Dagster's storage of {home} failed: {cause.orig}; next: see to its disk or server; then the same command"
         ) from error
 
 

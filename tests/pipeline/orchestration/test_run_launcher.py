@@ -227,6 +227,10 @@ def test_storage_that_fails_is_named_with_the_next_step(tmp_path):
     words = f"Dagster's storage of {tmp_path} failed: disk I/O error; next: see to its disk"
     with pytest.raises(RunError, match=words), open_instance(tmp_path):
         raise OperationalError("insert", {}, sqlite3.OperationalError("disk I/O error"))
+    with pytest.raises(RunError, match=words), open_instance(tmp_path):  # as Dagster does where it loads definitions
+        raise ValueError("a component") from OperationalError("select", {}, sqlite3.OperationalError("disk I/O error"))
+    with pytest.raises(ValueError, match="another"), open_instance(tmp_path):
+        raise ValueError("another")
 
 
 @pytest.mark.parametrize("tables", [(), ("event_logs", "asset_keys")])
