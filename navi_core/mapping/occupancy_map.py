@@ -43,7 +43,7 @@ _DEEP = 2.0
 
 _UNKNOWN = 0.25
 """Distance along each axis by which an unknown cell counts as nearer than its centre [cells]. At 0 a drone with a
-camera touches walls beside it that it has not seen, at 0.5 it hardly moves where it has not looked."""
+camera touches walls beside it that it has not seen; at 0.5 it sees 5 points less and collides more often."""
 
 Floats = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]

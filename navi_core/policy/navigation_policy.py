@@ -269,8 +269,8 @@ class NavigationPolicy(Trunk):
             Log-probabilities, values, entropies, embeddings and last states under the current weights.
         """
         mine, critics = self._split(state0)
-        told = self.anticipation is not None and aux.shape[-1] > self.config.aux_inputs
-        unseen = aux[..., -ANTICIPATED:] if told else None
+        has_target = self.anticipation is not None and aux.shape[-1] > self.config.aux_inputs
+        unseen = aux[..., -ANTICIPATED:] if has_target else None
         aux, privileged = self._parted(aux)
         embedding, features, mine = self.sequence(obs, aux, mine, reset)
         seen = features
@@ -324,8 +324,8 @@ def build_policy(config: PolicyConfig, seed: int = 0, spaces: Spaces | None = No
 def parameter_counts(policy: NavigationPolicy) -> dict[str, int]:
     """Count the parameters of encoder, aux, core, heads and the other parts, and their total.
 
-    The keys are encoder, aux, core, heads, places (with `place_memory`), critic_trunk (with `separate_value`) and
-    total.
+    The keys are encoder, aux, core, heads, places (with `place_memory`), critic_trunk (with `separate_value`),
+    anticipation (with `anticipation`) and total.
     """
     parts = {
         name: getattr(policy, name)

@@ -198,6 +198,10 @@ class EnvironmentWrapper(Environment):
         """Return the (B, 3) privileged inputs of the critic, see `Environment.progress`."""
         return self.env.progress()
 
+    def unseen_around(self) -> torch.Tensor:
+        """Return (B, ANTICIPATED) where unseen floor lies around the drones."""
+        return self.env.unseen_around()
+
     def poses(self) -> Poses:
         """Return the current poses of the drones."""
         return self.env.poses()

@@ -168,7 +168,7 @@ class _Campaign:
         self._shim.shift_clock(0)
         faults += self._finished(case.command, undisturbed["state"])
         # Dagster's servers end by a missing heartbeat where their parent cannot end them.
-        patience = 60.0 if COMMANDS[case.command].dagsters else 10.0
+        patience = 60.0 if COMMANDS[case.command].becomes_dagster else 10.0
         faults += [f"orphan {pid}" for pid in orphans(self._shim.variables["SHIM_PAGE"], patience)]
         row["seconds"] = round(time.monotonic() - began, 1)
         if faults:
@@ -212,7 +212,7 @@ class _Campaign:
         fired = self._shim.fired
         row["kills"] += fired if kills else 0
         row["fired"] += fired
-        row["faults"] += faults_of(code, text, dagsters=COMMANDS[case.command].dagsters)
+        row["faults"] += faults_of(code, text, becomes_dagster=COMMANDS[case.command].becomes_dagster)
         return fired
 
     def _finished(self, command: str, expected: Row) -> list[str]:

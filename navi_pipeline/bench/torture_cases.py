@@ -59,7 +59,7 @@ class Command:
         beside: Arguments of further commands, which run at the same time.
         seconds: Time after which all are interrupted (s): servers, whose rows depend on time; None: they end.
         done: What the command says when there is nothing left to do.
-        dagsters: Whether its process becomes one of Dagster, whose tracebacks and exit codes are Dagster's own.
+        becomes_dagster: Whether its process becomes one of Dagster, whose tracebacks and exit codes are Dagster's own.
     """
 
     words: str
@@ -68,7 +68,7 @@ class Command:
     beside: tuple[str, ...] = ()
     seconds: float | None = None
     done: str | None = None
-    dagsters: bool = False
+    becomes_dagster: bool = False
 
 
 _NIGHT = (
@@ -123,7 +123,7 @@ COMMANDS = {
     "two-nights": Command(_NIGHT, ("promote",), _instance, (_NIGHT,)),
     "trained": Command("query select+1", ("train",)),
     "serve": Command(_FLIGHT, ("trained",), None, (_LEARNER,), 20.0),
-    "two-uis": Command("ui --port 34771", ("ingest",), _instance, ("ui --port 34772",), 40.0, dagsters=True),
+    "two-uis": Command("ui --port 34771", ("ingest",), _instance, ("ui --port 34772",), 40.0, becomes_dagster=True),
 }
 """Name → command; some only prepare."""
 TORTURED = tuple(name for name in COMMANDS if name not in ("teacher", "student", "trained"))
@@ -233,13 +233,13 @@ def _others_read_python() -> bool:
     return all(folder.stat().st_mode & 0o001 for folder in Path(os.__file__).resolve().parents)
 
 
+# Faults of the machine. Root may write anywhere, and has to run commands as another user.
 if os.geteuid() != 0:
     _MACHINE: tuple[str, ...] = ("memory", "readonly", "locks")
 elif _others_read_python():
     _MACHINE = ("memory", "readonly", "foreign", "locks")
 else:
     _MACHINE = ("memory", "locks")
-# Root may write anywhere and has to run commands as another user.
 
 
 def cases(seed: int, commands: tuple[str, ...] = TORTURED) -> Iterator[Case]:

@@ -97,15 +97,15 @@ def _live(call: Callable[[], None], setup: Callable[[], None], output: int, home
         os._exit(code)
 
 
-def faults_of(code: int, text: str, *, dagsters: bool = False) -> list[str]:
+def faults_of(code: int, text: str, *, becomes_dagster: bool = False) -> list[str]:
     """Return the faults in the way in which a disturbed command ended; Dagster's processes may say what they like."""
     if code == -signal.SIGALRM:
         return ["it hangs"]
-    if "Traceback" in text and not dagsters:
+    if "Traceback" in text and not becomes_dagster:
         return [f"traceback: {text[text.index('Traceback') :][-2500:]}"]
     if code < 0 and code != -signal.SIGKILL:
         return [f"it ended by signal {-code}: {text[-300:]}"]
-    if code > 1 and "error:" not in text and not dagsters:
+    if code > 1 and "error:" not in text and not becomes_dagster:
         return [f"exit code {code} without a message: {text[-300:]}"]
     return []
 

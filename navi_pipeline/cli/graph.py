@@ -142,7 +142,7 @@ def ui(
     # Those of the folder where it was called, before it is left.
     os.environ["NAVI_HOME"] = str(navi_home())
     with open_instance(dagster_home()):
-        pass  # a storage that fails is told by us, not by a traceback of Dagster's
+        pass  # reports a storage that fails, where Dagster prints a traceback
     dg = Path(sys.executable).with_name("dg")
     if not dg.is_file():
         raise UnavailableError(f"{dg} is not there; next: pip install dagster-dg-cli")

@@ -90,14 +90,15 @@ def open_instance(home: Path) -> Iterator[dg.DagsterInstance]:
         RunError: Dagster's storage failed: a full disk, a server that does not answer.
     """
     import dagster as dg
+    from dagster.components.core.component_tree import ComponentTreeException
     from sqlalchemy.exc import DBAPIError
 
     os.environ["DAGSTER_HOME"] = str(home)
     try:
         with _opened_alone(home, lambda: dg.DagsterInstance.from_config(str(home))) as instance:
             yield instance
-    except Exception as error:
-        # Dagster wraps it where it loads definitions.
+    except (DBAPIError, ComponentTreeException) as error:
+        # The second wraps the first where Dagster loads definitions.
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, DBAPIError):
             cause = cause.__cause__
@@ -114,8 +115,8 @@ def _opened_alone(home: Path, open_storage: Callable[[], dg.DagsterInstance]) ->
     try:
         with suppress(OSError):  # a folder for reading, a disk without locks
             descriptor = open_lock(home / "storage.lock")
-            try_lock(descriptor, _CREATION)
-            _remove_half_made(home / "history" / "runs" / "index.db")
+            if try_lock(descriptor, _CREATION):
+                _remove_half_made(home / "history" / "runs" / "index.db")
         return open_storage()
     finally:
         if descriptor >= 0:
@@ -126,11 +127,15 @@ def _remove_half_made(index: Path) -> None:
     """Remove an event index whose creation was killed: Dagster creates its tables only where the file is missing."""
     if not index.exists():
         return
+    complete = True
     with suppress(sqlite3.Error), closing(sqlite3.connect(index)) as connection:
         tables = {name for (name,) in connection.execute("select name from sqlite_master")}
         some = "event_logs" in tables and connection.execute("select 1 from event_logs").fetchone()
-        if "alembic_version" not in tables and not some:
-            index.unlink()
+        complete = "alembic_version" in tables or bool(some)
+    if not complete:
+        # The database last: a log that stays behind without it would be replayed into the new one.
+        for suffix in ("-wal", "-shm", "-journal", ""):
+            index.with_name(index.name + suffix).unlink(missing_ok=True)
 
 
 F = TypeVar("F", bound=Callable[..., object])

@@ -13,11 +13,13 @@ from tests.evaluate.conftest import boxes_scene
 from tests.learn.builders import filled, small_config, small_parts
 
 ROWS = 3
-TOLD = dict(encoder="ring_cnn", core="gru", azimuth_bins=16, elevation_bins=8, privileged_critic=True, anticipation=0.5)
+ANTICIPATING = dict(
+    encoder="ring_cnn", core="gru", azimuth_bins=16, elevation_bins=8, privileged_critic=True, anticipation=0.5
+)
 
 
 def collected(apartments):
-    config = small_config(rows=ROWS, env={"max_steps": 12, "episodes_per_scene": 1}, policy=TOLD)
+    config = small_config(rows=ROWS, env={"max_steps": 12, "episodes_per_scene": 1}, policy=ANTICIPATING)
     env = NavigationEnv(Field(apartments), ROWS, config.env, 0)
     return env, *small_parts(config, env)
 

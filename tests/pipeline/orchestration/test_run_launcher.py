@@ -21,6 +21,7 @@ from dagster._core.launcher.base import LaunchRunContext
 from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
 from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
+from dagster.components.core.component_tree import ComponentTreeException
 from sqlalchemy.exc import OperationalError
 
 from navi_core.errors import RunError
@@ -228,7 +229,9 @@ def test_storage_that_fails_is_named_with_the_next_step(tmp_path):
     with pytest.raises(RunError, match=words), open_instance(tmp_path):
         raise OperationalError("insert", {}, sqlite3.OperationalError("disk I/O error"))
     with pytest.raises(RunError, match=words), open_instance(tmp_path):  # as Dagster does where it loads definitions
-        raise ValueError("a component") from OperationalError("select", {}, sqlite3.OperationalError("disk I/O error"))
+        raise ComponentTreeException("a component") from OperationalError(
+            "select", {}, sqlite3.OperationalError("disk I/O error")
+        )
     with pytest.raises(ValueError, match="another"), open_instance(tmp_path):
         raise ValueError("another")
 
