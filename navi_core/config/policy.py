@@ -67,7 +67,8 @@ class PolicyConfig(Config):
     """Flights by the typical action that do not come from the spot are disturbed until they are free, in evaluation and
     in service; training and sampled flights come free by themselves and are left alone."""
     shield: bool = Field(False, exclude_if=lambda shield: not shield)
-    """Slow commands towards cells that the own map does not know to be free, in training, evaluation and service."""
+    """Hold the height, and slow commands towards cells that the own map does not know to be free, in training,
+    evaluation and service."""
     done_after: int = Field(0, ge=0, le=10_000, exclude_if=lambda after: not after)
     """Decisions without a way to a frontier of the own map after which a flight hovers, in evaluation and in service;
     0: it flies on."""

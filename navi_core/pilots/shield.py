@@ -13,8 +13,6 @@ from navi_core.world.reckoning import foresee
 
 MARGIN = 0.07
 """Distance kept beyond the drone's radius [m]; that of the pilots with a map."""
-STEEP = 60.0
-"""Elevation from which a measured ray shows that a drone may climb or sink [degrees]."""
 BLIND = 0.2
 """Largest share of the speed towards an azimuth that the scan does not measure: turn first, then fly."""
 NEARBY = 1.5
@@ -129,9 +127,10 @@ class Shield:
         rows: Tensor | None = None,
         bodies: Tensor | None = None,
     ) -> Tensor:
-        """Return the actions (n, 4), clamped to [−1, 1] and slowed where the way is not known to be free.
+        """Return the actions (n, 4), level, clamped to [−1, 1] and slowed where the way is not known to be free.
 
-        Height changes only towards rays that are measured beyond `STEEP`.
+        The height is held, as the pilots with a map do: what a sensor sees above and below depends on it, and a policy
+        that may sink does so.
 
         Args:
             action: (n, 4) commands of the policy.
@@ -143,9 +142,6 @@ class Shield:
         d, memory = self._memory.dynamics, self._memory
         chosen = np.arange(memory.rows) if rows is None else rows.cpu().numpy()
         scan, limiter = read_scan(obs, memory.max_distance), memory.limiter()[chosen]
-        steep = np.linspace(90.0, -90.0, obs.shape[3])
-        measured = scan.depth.reshape(len(obs), *obs.shape[2:]) > 0.0
-        above, below = (measured[:, :, some].any(axis=(1, 2)) for some in (steep >= STEEP, steep <= -STEEP))
         reach, turned = scan.reach, np.zeros(len(obs))
         if age is not None:
             taken, now = memory.scan_poses(age, chosen)
@@ -159,7 +155,7 @@ class Shield:
         scan = with_points(scan, points, valid)
         scan = with_blocked_cells(scan, memory.marks[chosen], memory.pose[chosen], memory.cell, SHIELD)
         slowed = action.detach().to("cpu", torch.float32).clamp(-1.0, 1.0).numpy().copy()
-        slowed[:, 1] = np.where(np.where(slowed[:, 1] < 0.0, below, above), slowed[:, 1], 0.0)
+        slowed[:, 1] = 0.0
         limit_speed(
             slowed, memory.moved(chosen) * self._limits, scan.points, scan.valid, reach, turned, limiter, speeds,
             radius + self._margin, d.steps_per_decision, d.substep, response,
