@@ -11,8 +11,8 @@ from navi_core.config import DynamicsConfig, EvalConfig
 from navi_core.config.evaluate import NOISY_SENSOR
 from navi_core.errors import EvaluationError
 from navi_core.evaluate import compare, decide, flight_code, seed_matrix
-from navi_core.evaluate.comparison import paired_differences
-from navi_core.evaluate.promotion import confirming
+from navi_core.evaluate.comparison import paired_differences, verdict_of
+from navi_core.evaluate.promotion import confirming, decide_and_confirm
 from navi_core.evaluate.result import direction, summarise
 from tests.evaluate.conftest import made_result as result
 
@@ -88,6 +88,10 @@ def decided(challenger, opponent, previous="v001"):
 def test_better_and_equally_safe_challenger_is_promoted():
     decision = decided(result("v002", HIGH), result("v001", LOW))
     assert decision.promoted and decision.reason.startswith("Promoted: v002 is better than v001")
+    assert decision.reason.endswith("0 of 6 flights collided (95 % upper bound: 39 %).")  # 1 − 0.05^(1/6)
+    some = result("v002", HIGH)
+    some.episodes[0]["collision_free"] = False
+    assert decided(some, result("v001", LOW)).reason.endswith("1 of 6 flights collided.")
     row = decision.to_row()
     assert (row["alias"], row["version"], row["previous_version"], row["promoted"]) == (
         "champion",
@@ -196,6 +200,28 @@ def test_metric_without_direction_gives_no_verdict():
     assert verdict.sentence.startswith("no verdict on a and b in path_length, a metric without a better direction:")
 
 
+@pytest.mark.parametrize("metric", ["c_vis_auc", "collisions_per_minute"])
+def test_interval_that_touches_zero_gives_no_verdict(metric):
+    sides = (result("a", LOW),), (result("b", LOW),)
+    for low, high in ((0.0, 2.0), (-2.0, 0.0)):
+        assert verdict_of(*sides, metric, low, high) == (False, False, "")
+
+
+def test_winner_is_confirmed_under_its_own_protocol():
+    """Both sides fly again as the challenger did, here with recovery."""
+    challenger, asked = under({"recovery": True}, "v002", HIGH), []
+
+    def fly_again(config):
+        asked.append(config)
+        return challenger, result("v001", LOW)
+
+    decision, flights = decide_and_confirm(
+        "v002", (challenger, result("v001", LOW)), fly_again, previous_version="v001"
+    )
+    assert decision.promoted and len(flights) == 2
+    assert asked == [confirming(challenger.config, "v002")]
+
+
 def test_equal_pairs_report_an_upper_bound():
     printed = compare(result("a", LOW), result("b", LOW), "collisions_per_minute").sentence
     assert "all pairs are equal (95 % upper bound of unequal scenes: 63 %) over 3 scenes" in printed  # 1 − .05^(1/3)
@@ -251,9 +277,9 @@ def test_different_code_versions_are_named():
     assert "code" not in compare(old, new).sentence
 
 
-def under(changes, subject):
-    """The lower result, flown under other settings."""
-    made = result(subject, LOW)
+def under(changes, subject, coverage=LOW):
+    """A result, flown under other settings."""
+    made = result(subject, coverage)
     return dataclasses.replace(made, config=made.config.model_copy(update=changes))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,12 @@ def test_the_reachable_floor_of_a_box_keeps_its_clearance(box_room):
     _, truth = truth_of(box_room)
     assert truth.area == pytest.approx(4.6 * 3.6, rel=0.03)
     assert truth.visitable.sum() == 10 * 8
+
+
+def test_a_fine_cell_lies_in_the_coarse_cell_of_its_centre():
+    floor = SimpleNamespace(storeys=np.ones((1, 2, 5), dtype=bool), cell=0.15, levels=np.zeros(1), origin=(0.0, 0.0))
+    # Centres at 0.225 m and 0.675 m at most, in cells of 0.25 m.
+    assert FloorTruth.of(floor, 0.25).visitable.shape == (1, 1, 3)
 
 
 def test_an_empty_room_within_the_radius_is_seen_at_once(box_room):
@@ -88,11 +95,13 @@ def test_flight_through_the_door_sees_both_rooms(door_room):
     assert coverage.visited_share[-1] == pytest.approx(100 * 14 / truth.visitable.sum())
 
 
-def test_positions_in_chunks_give_the_same_curve(corridor, monkeypatch):
+@pytest.mark.parametrize("rays", [512 * 7, 100])
+def test_positions_in_chunks_give_the_same_curve(corridor, monkeypatch, rays):
+    """Chunks of seven positions, and of one where a fan has more rays than a chunk."""
     field, truth = truth_of(corridor)
     path = [(x, 1.2, 1.0) for x in np.linspace(1.0, 19.0, 30)]
     whole = seen_from(field, truth, *path)
-    monkeypatch.setattr("navi_core.evaluate.metrics.coverage.RAYS_PER_CAST", 512 * 7)
+    monkeypatch.setattr("navi_core.evaluate.metrics.coverage.RAYS_PER_CAST", rays)
     parts = seen_from(field, truth, *path)
     assert np.array_equal(whole.seen, parts.seen) and np.array_equal(whole.seen_cells, parts.seen_cells)
 

@@ -11,7 +11,7 @@ from navi_core.errors import ConfigError, EvaluationError
 from navi_core.evaluate import evaluate
 from navi_core.policy import build_policy
 from navi_core.world.occupancy_memory import OccupancyMemory
-from tests.evaluate.conftest import boxes_scene
+from tests.evaluate.conftest import ConstantPilot, boxes_scene
 from tests.evaluate.test_protocol import NETWORK, fly_ahead
 
 CONFIG = EvalConfig(starts=2, max_steps=120, azimuth_bins=32, elevation_bins=8, block=2, done_after=10)
@@ -44,6 +44,24 @@ def test_a_policy_that_pushes_against_a_wall_stops_there_when_all_is_seen():
     assert [row["done_at"] for row in trained.episodes] == done
     for row, before in zip(hovering.episodes, grinding.episodes, strict=True):
         assert before["collisions"] > 60 and row["collisions"] <= row["done_at"] + 2 and before["done_at"] is None
+
+
+class Scripted(ConstantPilot):
+    """Hovers, and reports at each decision which rows are done, (T, B)."""
+
+    def __init__(self, reports):
+        super().__init__(0, 0, 0, 0)
+        self._reports = torch.tensor(reports)
+
+    def _decide(self, obs):
+        self.done = self._reports[self._step[0]]
+        return super()._decide(obs)
+
+
+def test_done_at_is_the_decision_from_which_on_the_subject_is_done(box_room):
+    reports = [[True, True, False], [True, False, False], [True, True, False]]
+    flown = evaluate(Scripted(reports), [box_room], EvalConfig(starts=3, max_steps=3, block=3))
+    assert [row["done_at"] for row in flown.episodes] == [0, 2, None]
 
 
 def test_without_a_map_the_end_of_a_flight_is_refused(box_room):

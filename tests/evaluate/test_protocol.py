@@ -80,6 +80,8 @@ def test_hovering_covers_its_start_view_without_collisions(box_room, constant):
         assert row["c_vis_auc"] == pytest.approx(row["c_vis_final"])
         assert row["c_visit"] == pytest.approx(100 / 80)
     assert result.summary["collision_free_rate"] == 1.0
+    curve = result.summary["coverage_curve"]
+    assert curve["step"][-1] == 12 and curve["c_vis_percent"][0] == pytest.approx(result.summary["c_vis_auc"], abs=1e-3)
 
 
 def test_a_collision_is_a_decision_with_a_reverted_substep(corridor, constant):
@@ -272,6 +274,12 @@ def test_recompiled_mesh_is_the_same_scene(door_room, tmp_path):
     broken = checkpoint(tmp_path / "broken.pt", corpus_summary={"trained_on": 5})
     with pytest.raises(CheckpointError, match="no list of hashes"):
         evaluate(broken, [finer], SHORT)
+
+
+def test_progress_counts_the_decisions_of_all_blocks(box_room, constant):
+    config, reported = EvalConfig(starts=3, max_steps=2, block=2), []
+    evaluate(constant(0, 0, 0, 0), [box_room], config, progress=lambda *part: reported.append(part))
+    assert reported == [(done, 4) for done in (1, 2, 3, 4)]
 
 
 def test_nan_action_error_names_decision_scene_and_start(box_room, constant):

@@ -39,6 +39,17 @@ def test_intervals_are_of_later_runs_minus_the_first_on_shared_courses_alone():
     assert collisions["metric"] == "collisions_per_minute" and not collisions["better"]
 
 
+def test_course_with_most_episodes_comes_first():
+    few, many = [row[:1] for row in LOW], [row * 2 for row in LOW]
+    flown = {"few": few, "many": many, "some": LOW}
+    sides = [
+        run(name, LOW, 0.5, evaluations={course: made_result(name, rows) for course, rows in flown.items()})
+        for name in "ab"
+    ]
+    courses = dict.fromkeys(row["course"] for row in compare_runs(sides)["intervals"])
+    assert list(courses) == ["many", "some", "few"]
+
+
 def test_floor_that_a_limited_sensor_measured_comes_first():
     sides = [made_result(name, flights) for name, flights in (("a", LOW), ("b", HIGH))]
     for row in (row for side in sides for row in side.episodes):

@@ -139,6 +139,13 @@ def test_bad_values_are_refused(values, word):
         bootstrap_interval(values)
 
 
+def test_impossible_bootstrap_settings_are_refused():
+    for setting in ({"resamples": 0}, {"confidence": 0.0}, {"confidence": 1.0}):
+        with pytest.raises(EvaluationError, match="must be ≥ 1 and confidence"):
+            bootstrap_interval({"a": [3.0]}, **setting)
+    assert bootstrap_interval({"a": [3.0]}, resamples=1).low == 3.0
+
+
 def test_percentage_interval_stays_within_bounds_and_covers_the_truth():
     """Student's interval of few scenes near 100 leaves the range, and covers less."""
     generator = np.random.default_rng(0)
@@ -152,6 +159,12 @@ def test_percentage_interval_stays_within_bounds_and_covers_the_truth():
         covered += ours.low <= 95 <= ours.high
         beyond += student_interval(values).high > 100
     assert beyond > 50 and covered / 300 > 0.92
+
+
+def test_percentage_interval_of_few_scenes_by_hand():
+    """Student's ±4.3026527·10/√3 about 50 %, divided by 50·(100 − 50)/100, is ±0.99364 on the logit scale."""
+    found = percentage_interval({"a": [40.0, 40.0], "b": [50.0, 50.0], "c": [60.0, 60.0]})
+    assert (found.low, found.mean, found.high) == pytest.approx((27.0189, 50.0, 72.9811), abs=1e-3)
 
 
 def test_percentage_interval_needs_six_episodes_and_bootstraps_many_scenes():

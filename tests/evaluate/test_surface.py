@@ -9,6 +9,7 @@ from navi_core.config import EvalConfig
 from navi_core.evaluate import build_course, evaluate
 from navi_core.evaluate.metrics.surface import SurfaceTruth, measure_surface
 from navi_core.world import Field, FloorMap
+from tests.conftest import box_triangles
 from tests.evaluate.conftest import boxes_scene
 from tests.world.floor.test_floor import stage
 
@@ -82,7 +83,8 @@ def test_the_summary_holds_medians_of_the_decisions_to_each_share(box_room, cons
 
 
 def test_outside_of_an_open_house_is_not_counted() -> None:
-    field = Field([stage()])
+    """Nor a wall that faces its open side, two metres off."""
+    field = Field([stage(box_triangles((5, 0, -3), (5.1, 2.4, 3)))])
     truth = SurfaceTruth.of(field, 0, FloorMap(field, 0, 0.1, 0.2))
     where = truth.low + (np.argwhere(truth.voxels) + 0.5) * truth.cell
     # The floor, three walls of 6 × 2.4 m, and the undersides and rims of nothing.

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from navi_core.cli.main import build_app
 from navi_core.config import EvalConfig
 from navi_core.errors import EvaluationError, RecordError
-from navi_core.evaluate import evaluate
+from navi_core.evaluate import evaluate, write_traces
 from navi_core.evaluate.pictures import episode_trace, representative_episodes
 from navi_core.evaluate.result import EvalResult
 from navi_core.world import Field
@@ -58,6 +58,13 @@ def test_an_evaluation_writes_its_median_and_its_worst_episode(tmp_path):
     for word in ("median", "worst"):
         data = (tmp_path / "rrd" / f"random-{word}.rrd").read_bytes()
         assert data.startswith(b"RRF2") and b"world/scene" in data
+
+
+def test_written_traces_are_returned(box_room, tmp_path):
+    pytest.importorskip("rerun", reason="Rerun is not installed (pip install -e '.[rerun]')")
+    result = evaluate("random", [box_room], EvalConfig(starts=1, max_steps=2), name="a/b")
+    files = write_traces(tmp_path, result, [box_room])
+    assert files == [tmp_path / "a_b-median.rrd", tmp_path / "a_b-worst.rrd"] and all(file.is_file() for file in files)
 
 
 def test_missing_rerun_is_reported_before_the_flight(tmp_path, monkeypatch):
