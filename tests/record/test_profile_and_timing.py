@@ -1,13 +1,20 @@
-"""Hardware profile, stage timer, TensorBoard, import cost of the record room."""
+"""Hardware profile, stage timer, actor statistics, TensorBoard, Navi home, import cost of the record room."""
 
 import os
+import platform
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from navi_core.errors import SceneError
 from navi_core.record import MetricLog, StageTimer, TensorBoardWriter, hardware_profile, navi_home, row_context
+from navi_core.record.home import load_scenes
+from navi_core.record.measurement import _cpu_model, _gpu_model
+from navi_core.record.population import actor_statistics
+from navi_core.scenes import FROZEN_HASHES
 
 
 def test_the_profile_names_machine_versions_and_revision():
@@ -15,6 +22,26 @@ def test_the_profile_names_machine_versions_and_revision():
     assert profile["cores"] >= 1 and profile["memory_gib"] >= 1 and profile["cpu"] in profile["hardware"]
     assert {"python", "torch", "numpy"} <= set(profile["versions"])
     assert "revision" in profile
+
+
+@pytest.mark.parametrize(("processor", "named"), [("", "aarch64"), ("Cortex", "Cortex")])
+def test_cpu_without_a_model_name_is_named_by_its_architecture(monkeypatch, processor, named):
+    monkeypatch.setattr(Path, "read_text", lambda _: "BogoMIPS: 50.00")  # as on ARM
+    monkeypatch.setattr(platform, "processor", lambda: processor)
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert _cpu_model() == named
+
+
+def test_every_gpu_of_the_driver_is_named(monkeypatch, tmp_path):
+    file = tmp_path / "information"
+    file.write_text("Model: \t\t NVIDIA H100\nIRQ:   \t\t 1\n")
+    monkeypatch.setattr(Path, "glob", lambda *_: [file, file, tmp_path / "gone"])
+    assert _gpu_model() == "NVIDIA H100 + NVIDIA H100"
+
+
+def test_return_spread_needs_two_actors():
+    assert actor_statistics({}, {0: [1.0, 3.0], 1: []}) == {}
+    assert actor_statistics({}, {0: [1.0, 3.0], 1: [6.0]}) == {"population_return_spread": 2.0}
 
 
 def test_means_are_per_call_in_milliseconds():
@@ -100,6 +127,17 @@ def test_navi_home_is_the_variable_or_the_working_directory(tmp_path, monkeypatc
     monkeypatch.delenv("NAVI_HOME")
     monkeypatch.chdir(tmp_path)
     assert navi_home() == tmp_path / ".navi"
+
+
+def test_only_generated_scenes_are_compared_with_the_frozen_ones(tmp_path, monkeypatch):
+    monkeypatch.setenv("NAVI_HOME", str(tmp_path / "h"))
+    monkeypatch.setitem(FROZEN_HASHES, "rooms_0001", "0" * 64)
+    with pytest.raises(SceneError, match=r"rooms_0001 .* is frozen"):
+        load_scenes(["rooms:1"], 16)
+    mesh = tmp_path / "rooms_0001.obj"
+    mesh.write_text("v 0 0 0\nv 4 0 0\nv 0 4 0\nv 0 0 4\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n")
+    (scene,) = load_scenes([str(mesh)], 16)
+    assert scene.name == "rooms_0001"
 
 
 def test_importing_the_record_room_loads_no_heavy_package():

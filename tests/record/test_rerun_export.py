@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import colorsys
 import math
 
 import numpy as np
 import pytest
 
 from navi_core.errors import RecordError
-from navi_core.record.rerun import EpisodeTrace, _log, write_rrd
+from navi_core.record.rerun import EpisodeTrace, _colours, _log, write_rrd
 
 rr = pytest.importorskip("rerun", reason="Rerun is not installed (pip install -e '.[rerun]')")
 AHEAD, LEFT, BACK, RIGHT = (0.0, 0.0, -1.0), (-1.0, 0.0, 0.0), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)
@@ -82,6 +83,12 @@ def test_a_moment_is_logged_with_its_picture_its_points_and_its_heading():
     assert red == int.from_bytes((242, 89, 89, 255), "big") and other == int.from_bytes((89, 133, 242, 255), "big")
     ((here, ahead),) = values(stream.logged[1, "world/drone"].strips)
     assert here == [0, 1, -1] and np.allclose(ahead, (-0.4, 1, -1), atol=1e-6)
+
+
+def test_neighbouring_ids_have_distant_hues():
+    hues = [colorsys.rgb_to_hsv(*colour)[0] for colour in _colours(np.arange(40, dtype=np.uint16)) / 255]
+    turns = np.abs(np.diff(hues))
+    assert (np.minimum(turns, 1 - turns) > 0.35).all()
 
 
 def test_curves_have_no_value_where_it_is_not_finite():

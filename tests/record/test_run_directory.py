@@ -169,6 +169,15 @@ def test_a_folder_of_runs_that_is_a_file_is_refused(tmp_path):
         opened(tmp_path / "runs")
 
 
+def test_a_run_that_cannot_be_prepared_is_free_for_the_next_start(tmp_path):
+    file = tmp_path / f"ppo_policy-quick-{config_hash(TrainConfig())}"
+    file.write_text("")
+    with pytest.raises(RunError, match="cannot prepare the run directory"):
+        opened(tmp_path)
+    file.unlink()
+    opened(tmp_path).close()
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"config_hash": "0"}'])
 def test_a_broken_or_foreign_config_file_is_refused(tmp_path, text):
     with opened(tmp_path) as run:

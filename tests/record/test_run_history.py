@@ -31,7 +31,7 @@ def write(board, steps):
 def test_curve_grows_with_the_file_and_a_resumed_run_is_one_curve(home):
     with opened(home, total_steps=1000) as run:
         history, board = RunHistory.of(run.run_id), TensorBoardWriter(run.path / "tensorboard")
-        assert not history.read()
+        assert not history.read() and history.facts()["seconds_left"] is None
         write(board, (100, 200, 300))
         assert history.read() and not history.read()
         write(board, (400,))

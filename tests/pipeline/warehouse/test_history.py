@@ -94,7 +94,7 @@ def test_history_gives_no_access_to_other_files(published, tmp_path):
         History(published / "history").query(f"select * from '{tmp_path}/secret.csv'")
 
 
-def test_publishing_again_writes_what_has_changed(tmp_path):
+def test_publishing_again_writes_what_has_changed(tmp_path, monkeypatch):
     home, folder = tmp_path / "home", tmp_path / "history"
     write(home, "alpha", 0)
     first = Warehouse(home).publish_to(folder)
@@ -102,6 +102,14 @@ def test_publishing_again_writes_what_has_changed(tmp_path):
     assert Warehouse(home).publish_to(folder)["written"] == 0
     with MetricLog(home / "outbox", "run-0", {"host": "alpha"}) as log:
         log.scalars(0, {"sps": 11.0})
+    unlink = Path.unlink
+
+    def unlink_late(file, **options):
+        if file.suffix == ".parquet":
+            os.remove(file)  # as if another process had removed the replaced file
+        unlink(file, **options)
+
+    monkeypatch.setattr(Path, "unlink", unlink_late)
     assert Warehouse(home).publish_to(folder)["written"] == 1
     values = History(folder).query("select value from metrics where step = 0 and name = 'sps'")["value"]
     assert values.tolist() == [11.0]

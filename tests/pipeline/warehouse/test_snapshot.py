@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 
+import duckdb
 import pytest
 
 from navi_core.errors import RecordError
@@ -110,6 +111,13 @@ def test_ingest_without_new_rows_keeps_the_snapshot(warehouse):
     before = warehouse.snapshot.stat().st_ino
     warehouse.ingest()
     assert warehouse.snapshot.stat().st_ino == before
+
+
+def test_ingest_publishes_rows_while_this_program_has_the_database_open(warehouse):
+    with duckdb.connect(str(warehouse.database)):
+        log_a_row(warehouse, 1)
+        warehouse.ingest()
+        assert rows(warehouse) == 2
 
 
 def test_publish_ignores_the_spill_folder_of_a_large_query(warehouse):

@@ -160,6 +160,7 @@ def test_bad_segments_are_quarantined_with_their_reason(home, name):
     assert list(report.quarantined) == ["000-bad.ndjson"] and count(warehouse) == 1
     reason = (warehouse.quarantine / "000-bad.ndjson.reason.txt").read_text().strip()
     assert reason == report.quarantined["000-bad.ndjson"] and len(reason) > 10
+    assert (warehouse.quarantine / "000-bad.ndjson").exists() and not list(warehouse.outbox.glob("*.ndjson"))
 
 
 def test_wrong_value_type_is_refused_with_line_and_column(home):
@@ -182,6 +183,7 @@ def test_the_database_can_be_rebuilt_from_done(home):
         log.scalars(9, {"a": 9.0})
     with pytest.raises(RecordError, match="--rebuild"):
         warehouse.ingest()
+    (warehouse.folder / "sql.sha256").unlink()  # as if an earlier rebuild had been killed
     warehouse.rebuild()
     after = warehouse.query("select step, value from metrics order by step").values.tolist()
     assert after == [*before, [9, 9.0]]
@@ -321,12 +323,19 @@ def test_ingest_batches_segments_by_bytes(home, monkeypatch):
             log.scalars(step, {f"m{i}": float(i) for i in range(20)})
     size = max(file.stat().st_size for file in (home / "outbox").glob("*.ndjson"))
     monkeypatch.setattr("navi_pipeline.lib.warehouse.outbox._BATCH_BYTES", 3 * size + 10)
-    warehouse, taken = Warehouse(home), []
+    warehouse, taken, left = Warehouse(home), [], []
     box = warehouse._segments
     fold = box._fold
-    monkeypatch.setattr(box, "_fold", lambda c, files, report: (taken.append(len(files)), fold(c, files, report)))
+
+    def folded(connection, files, report):
+        fold(connection, files, report)
+        taken.append(len(files))
+        left.extend(connection.execute("from information_schema.tables where table_catalog = 'temp'").fetchall())
+
+    monkeypatch.setattr(box, "_fold", folded)
     report = warehouse.ingest()
     assert sum(taken) == 12 and max(taken) == 3 and (report.segments, report.rows) == (12, 240)
+    assert not left, "an ingested batch leaves the memory"
     monkeypatch.setattr("navi_pipeline.lib.warehouse.outbox._BATCH_BYTES", 1)
     with MetricLog(home / "outbox", "r", {}) as log:
         log.scalars(99, {"m": 1.0})
