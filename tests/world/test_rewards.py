@@ -53,8 +53,11 @@ def test_exploration_counts_visits_headings_and_neighbours(terms) -> None:
     assert terms()["exploration"] == pytest.approx(0.15 + 0.1)  # second visit, the heading is known
     assert terms(yaw=torch.tensor([1.0]))["exploration"] == pytest.approx(0.1 + 0.05 + 0.1)
     assert terms(clearance=torch.tensor([0.5]))["exploration"] == pytest.approx(0.5 * (0.075 + 0.1))
-    aside = terms(position=torch.tensor([[1.0, 1.25, 0.0]]))["exploration"]
-    assert aside == pytest.approx(0.3 + 0.05 + 0.1 * 5 / 6)  # one of six neighbours has been visited
+    for stamp, step in enumerate(torch.cat((torch.eye(3), -torch.eye(3))), 2):
+        here, middle = {"stamp": torch.tensor([stamp])}, torch.tensor([[0.0, 1.25, 0.0]])
+        terms(position=middle, **here)
+        aside = terms(position=middle + step, **here)["exploration"]
+        assert aside == pytest.approx(0.3 + 0.05 + 0.1 * 5 / 6)  # one of six neighbours has been visited
 
 
 def test_visits_are_forgotten_between_episodes(terms) -> None:
@@ -95,10 +98,12 @@ def test_inspection(terms) -> None:
     assert terms(now=seen(band=0.05), before=seen(band=1.0, forward=1.0))["inspection"] == pytest.approx(-0.25)
 
 
-def test_collision_uses_the_attempted_speed(terms) -> None:
+def test_collision_uses_the_attempted_speed(terms, box_scene) -> None:
     hit = terms(collided=torch.tensor([True]), attempted_speed=torch.tensor([2.5]))
     assert hit["collision"] == pytest.approx(-3.0)
     assert terms(attempted_speed=torch.tensor([2.5]))["collision"] == 0.0
+    env = NavigationEnv(Field([box_scene]), 1, EnvConfig(azimuth_bins=16, elevation_bins=4))
+    assert env.rewards.for_kernels().max_speed == env.config.dynamics.max_speed[0] != env.config.dynamics.max_speed[1]
 
 
 def test_presets_weigh_the_terms() -> None:
@@ -142,6 +147,11 @@ def test_band_and_cell_of_a_hall(size, band, edge) -> None:
     rewards = RewardTerms(Field([hall]), 1, RewardConfig(), 5.0)
     assert float(rewards.band(torch.zeros(1, dtype=torch.int64))) == pytest.approx(band)
     assert float(rewards._edge[0]) == pytest.approx(edge)
+    one, no = torch.ones(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    first, again, beyond = (
+        float(rewards.explore(torch.tensor([[x, 5.0, 10.1]]), torch.zeros(1), no, one)) for x in (20.2, 21.8, 24.2)
+    )
+    assert (first, again) == pytest.approx((0.45, 0.25)) and beyond > 0.4, "the second lies in the cell of the first"
 
 
 def test_visits_kernels_count_as_tensors_across_the_last_stamp(box_scene) -> None:

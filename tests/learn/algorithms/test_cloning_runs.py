@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from dataclasses import fields
 from pathlib import Path
 
@@ -23,11 +24,12 @@ from tests.learn.algorithms.test_cloning import CPU, SMALL, fly, make_config, ma
 
 
 def test_cloning_run_keeps_its_best_epoch(tmp_path, data):
-    seen = []
-    result = fly(
-        tmp_path, data, make_config(data, bc={"learning_rate": 5e-4}), events=EventBus({UpdateMade: seen.append})
-    )
+    seen, progress, began = [], [], time.perf_counter()
+    events = EventBus({UpdateMade: seen.append})
+    events.progress = lambda *done_and_total: progress.append(done_and_total)
+    result = fly(tmp_path, data, make_config(data, bc={"learning_rate": 5e-4}), events=events)
     assert [p.updates for p in seen] == [1, 2, 3, 4, 5, 6] and result.reason == "epochs"
+    assert progress[:2] == [(0, result.steps), (4 * 8, result.steps)], "a minibatch is four sequences of eight"
     held_out = [p.metrics["validation_nll"] for p in seen]
     assert load_checkpoint(result.checkpoint).training_source == "bc"
     assert result.metrics["best_validation_nll"] == min(held_out) < held_out[0]
@@ -37,6 +39,7 @@ def test_cloning_run_keeps_its_best_epoch(tmp_path, data):
     assert best.corpus_summary["semantic_vocabulary"] == data.vocabulary and len(best.corpus_summary["held_out"]) == 1
     assert trained_on(best) == {*data.scene_hashes.values(), *data.sources}
     assert best.rnd_state and math.isnan(best.reward_ema) and best.decision_hz == 10.0
+    assert 0.0 < 3600.0 * best.wall_time_hours < time.perf_counter() - began
     rows = [json.loads(line) for f in sorted((tmp_path / "outbox").glob("*-metrics.ndjson")) for line in f.open()]
     names = {row["name"] for row in rows if "name" in row}
     assert {"nll", "validation_nll", "grad_norm", "entropy"} <= names

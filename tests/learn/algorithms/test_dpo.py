@@ -114,7 +114,9 @@ def test_reference_policy_follows_updates_or_stays(file):
 
 def test_pair_file_padding_is_not_counted(file):
     _, learner = parts({"pairs": str(file)})
-    number, lengths = learner._file_batch(np.arange(len(learner.pairs))).number, learner.pairs.lengths.flatten()
+    batch = learner._file_batch(np.arange(len(learner.pairs)))
+    number, lengths = batch.number, learner.pairs.lengths.flatten()
+    assert batch.sequences.reset.nonzero()[:, 1].tolist() == [0] * len(lengths), "a segment begins with empty memory"
     assert lengths.min() < number.shape[1]
     assert torch.equal((number >= 0).sum(1), lengths)
     assert all((row[row >= 0] == i).all() for i, row in enumerate(number))

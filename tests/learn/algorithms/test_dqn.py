@@ -153,8 +153,9 @@ def test_sequence_targets_equal_stepwise_targets(burn_in):
 
 
 def test_gradient_equals_weighted_huber_loss():
-    collector, learner = parts(make_config(dqn={"huber": 0.05, "max_grad_norm": 1e9, "polyak": 0.25}))
-    learner.update(collected(collector), index=0, steps=0)
+    settings = {"huber": 0.05, "max_grad_norm": 1e9, "polyak": 0.25, "learning_rate": 2e-4}
+    collector, learner = parts(make_config(dqn=settings))
+    assert learner.update(collected(collector), index=0, steps=0).metrics["learning_rate"] == 2e-4
     before = [p.detach().clone() for p in learner.target.parameters()]
     items, _, weights = learner.replay.sample(32)
     learner.replay._draws -= 1

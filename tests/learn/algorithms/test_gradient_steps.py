@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from navi_core.learn.algorithms.gradient_steps import GradientSteps
+from navi_core.learn.parallel import Workers
 from navi_core.policy import RewardShaper
 from navi_core.record import StageTimer
 from tests.learn.builders import CPU, small_config
@@ -41,3 +42,22 @@ def test_gradients_accumulate_outside_graph_memory(parts):
         torch.testing.assert_close(policy.weight.grad, several.sum(0))
         steps.step(1e9, StageTimer())
     assert policy.weight.ne(1.0).all()
+
+
+class Twins(Workers):
+    """Two processes of a run with equal rows."""
+
+    def sum(self, *tensors):
+        for x in tensors:
+            x.mul_(2)
+
+
+def test_a_step_follows_the_summed_gradient_of_all_processes():
+    policy = torch.nn.Module()
+    policy.weight = torch.nn.Parameter(torch.ones(3))
+    shaper = RewardShaper(small_config().shaper, 2, 8, 0)
+    steps = GradientSteps(policy, shaper, 0.1, CPU, ("loss",), (), "ppo", Twins(0, 2))
+    steps.zero_grad()
+    policy.weight.sum().backward()
+    steps.step(1e9, StageTimer())
+    torch.testing.assert_close(policy.weight.grad, torch.full((3,), 2.0))

@@ -268,6 +268,9 @@ def test_scheduled_settings_reach_the_update():
         names = ("ref_kl_coef", "max_grad_norm", "ent_coef", "gamma")
         assert [metrics[name] for name in names] == pytest.approx(expected)
         assert metrics["learning_rate"] == learner.optimizer.param_groups[0]["lr"]
+    assert learner.reference.state_dict()["state"] is not None
+    learner.update(rolled(collector), index=0, steps=100)
+    assert learner.reference.state_dict()["state"] is None, "memory of the rollout before a skipped one"
 
 
 @pytest.mark.parametrize(

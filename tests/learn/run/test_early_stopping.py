@@ -262,7 +262,8 @@ def test_the_oscillation_rate_counts_turns_above_the_noise():
 
 def test_adaptation_counts_turns_of_the_smoothed_return(monkeypatch):
     """Of noise alone single evaluations turn two times in three, which would lower every learning rate."""
-    config = make_config(adaptation={"enabled": True}, early_stopping={"eval_interval": 1, "reward_ema_beta": 0.5})
+    stopping = {"eval_interval": 1, "reward_ema_beta": 0.5, "window": 4}
+    config = make_config(adaptation={"enabled": True}, early_stopping=stopping)
     watch, learner = RunWatch(config, EventBus()), parts(config)[1]
     reported = []
     monkeypatch.setattr(watch.adapter, "update", lambda seen, now: reported.append(seen.oscillation_strength))
@@ -270,9 +271,19 @@ def test_adaptation_counts_turns_of_the_smoothed_return(monkeypatch):
     signs = {"td_mean": 1.0, "td_var": 1.0, "local_structure": 0.5}
     for step, reward in enumerate(rewards, 1):
         watch.after(step, signs | {"episode_return": reward}, learner)
-    averages = [0.0, 4.0, 3.0, 6.5, 5.25, 8.625, 7.3125]
-    assert reported[-1] == sign_changes(averages[-watch.config.early_stopping.window - 2 :])
+    averages = [4.0, 3.0, 6.5, 5.25, 8.625, 7.3125]  # those of the window and two before it
+    assert reported[-1] == sign_changes(averages)
     assert RunWatch(config, EventBus()).state_dict()["rewards"] == [] and watch.state_dict()["rewards"] == averages
+
+
+def test_evaluations_are_eval_interval_decisions_apart():
+    seen = []
+    config = make_config(early_stopping={"enabled": True, "eval_interval": 100})
+    watch = RunWatch(config, EventBus({EvaluationMade: lambda made: seen.append(made.step)}))
+    for steps in range(40, 401, 40):
+        metrics = {"td_mean": 1.0, "td_var": 1.0, "local_structure": 0.5, "episode_return": 1.0}
+        watch.after(steps, metrics, None)
+    assert seen == [120, 200, 320, 400]
 
 
 @pytest.mark.slow

@@ -169,6 +169,7 @@ def test_threads_are_measured_once_and_kept_with_the_run(tmp_path, monkeypatch):
     run.mkdir()
     assert choose_threads(config, learner.policy, collector.obs, run) == Threads(1, 3)
     assert choose_threads(config, learner.policy, collector.obs, run) == Threads(1, 3)
+    assert choose_threads(config, learner.policy, collector.obs, None) == Threads(1, 3), "the home remembers"
     (tmp_path / "home" / "threads.json").unlink()
     assert choose_threads(config, learner.policy, collector.obs, run) == Threads(1, 3), "the run remembers"
     assert calls == [3]

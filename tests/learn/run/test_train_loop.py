@@ -102,6 +102,7 @@ def test_metrics_carry_the_agreed_names(straight):
     assert result.steps == 320 and result.updates == 5 and result.reason == "total_steps"
     assert result.reward_ema == rows[320, "reward_ema"]
     assert all(rows[s, "parity_ratio"] < 1e-4 and rows[s, "parity_value"] < 1e-4 for s, n in rows if n == "sps")
+    assert all(0.0 < value < 1.0 for (_, name), value in rows.items() if name == "zero_wait_ratio")
 
 
 class Leaving(MixedEndingsEnv):

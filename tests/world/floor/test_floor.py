@@ -32,6 +32,15 @@ def open_house() -> Scene:
     return stage()
 
 
+def test_space_within_the_clearance_of_a_ceiling_is_not_reachable(box_scene) -> None:
+    floor = FloorMap(Field([box_scene]), 0, 0.25, 0.25)
+    assert floor.contains(torch.tensor([[0.1, 2.4, 0.1], [0.1, 2.1, 0.1], [0.1, 9.0, 0.1]])).tolist() == [
+        False,
+        True,
+        False,
+    ]
+
+
 def test_floor_excludes_space_without_surface_below(open_house) -> None:
     floor = FloorMap(Field([open_house]), 0, 0.1, 0.2)
     # 5.6 m from wall to wall; at the open side the floor is near up to 0.2 m beyond its edge.
@@ -104,6 +113,13 @@ def test_floor_gap_open_to_plan_edge_is_not_filled(side) -> None:
     assert over[4, 1:, 4].all()
     assert not over[:, 0].all()
     assert over[1, 0, 1]
+
+
+@pytest.mark.parametrize("hole", [(1, 2), (3, 2), (2, 1), (2, 3)])
+def test_floor_hole_beside_the_plan_edge_is_filled(hole) -> None:
+    surface = np.ones((5, 1, 5), bool)
+    surface[hole[0], 0, hole[1]] = False
+    assert over_floor(surface).all()
 
 
 def test_walls_without_floor_are_refused() -> None:

@@ -159,6 +159,12 @@ def test_tables_slopes_and_stairs_are_not_storeys():
     assert floors[0].all()
 
 
+@pytest.mark.parametrize("layers", [1, 5, 8, 10, 30])
+def test_space_of_any_height_has_a_storey(layers):
+    first, floors = find_storeys(np.ones((20, layers, 20), dtype=bool), 0.1)
+    assert first.tolist() == [0] and floors.all()
+
+
 def test_heights_between_levels_belong_to_the_storey_below():
     assert storey_of(np.array([-1.0, 0.2, 2.7, 2.8, 9.0]), np.array([0.2, 2.8])).tolist() == [0, 0, 0, 1, 1]
 

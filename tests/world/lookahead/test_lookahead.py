@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from navi_core.config import EnvConfig
+from navi_core.errors import ConfigError
 from navi_core.scenes import load_gmdag
 from navi_core.world import Field, NavigationEnv
 from navi_core.world.dynamics import limiter_bins
@@ -124,3 +126,12 @@ def test_empty_room_lookahead_terms_by_hand(box_scene, decisions: int) -> None:
     assert terms[0, 2] == pytest.approx(0.2 * float(after - before), abs=1e-5)
     assert terms[0, 8] == 0.0
     assert not foreseen.collided
+
+
+def test_places_beyond_the_observations_are_refused(box_scene) -> None:
+    field = native_field([box_scene])
+    env = NavigationEnv(field, 2, CONFIG, seed=1)
+    start = replace(start_of(env, env.reset()), place=torch.tensor([0, 2]))
+    outlook = FlightOutlook(field, CONFIG, CONFIG.dynamics, 2, kernels=True)
+    with pytest.raises(ConfigError, match="places 0 to 2 of 2 observations"):
+        outlook.fly(outlook.past(2), torch.arange(2), start, torch.zeros(2, 4))

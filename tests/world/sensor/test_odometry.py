@@ -13,12 +13,17 @@ from navi_core.world.sensor.odometry import Odometry
 KEYS = torch.arange(64)
 
 
-def flown(config: OdometryConfig, keys: torch.Tensor = KEYS) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fly 100 decisions of 0.1 s straight ahead along −z, 0.1 m each, then 100 at rest; return the last estimates."""
+START = torch.tensor([1.0, 1.2, 5.0])
+
+
+def flown(
+    config: OdometryConfig, keys: torch.Tensor = KEYS, course: tuple[float, float, float] = (0.0, 0.0, -1.0)
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Fly 100 decisions of 0.1 s along a course, 0.1 m each, then 100 at rest; return the last estimates."""
     odometry, yaw = Odometry(config, 3, keys, 0.1), torch.zeros(len(keys))
     for t in range(201):
-        position = torch.tensor([1.0, 1.2, 5.0 - 0.1 * min(t, 100)]).expand(len(keys), 3)
-        estimate = odometry.follow(position, yaw)
+        position = START + 0.1 * min(t, 100) * torch.tensor(course)
+        estimate = odometry.follow(position.expand(len(keys), 3), yaw)
     return estimate
 
 
@@ -44,3 +49,11 @@ def test_a_flight_drifts_alike_in_any_batch():
     drift = OdometryConfig(scale=0.02, gyro_degrees=0.1)
     together, alone = flown(drift), flown(drift, KEYS[5:6])
     assert torch.equal(together[0][5], alone[0][0]) and torch.equal(together[1][5], alone[1][0])
+
+
+def test_drift_is_the_same_on_every_course():
+    drift = OdometryConfig(scale=0.02, gyro_degrees=0.5)
+    (ahead, turned), (aside, also) = flown(drift), flown(drift, course=(1.0, 0.0, 0.0))
+    x, y, z = (ahead - START).T
+    torch.testing.assert_close(aside - START, torch.stack([-z, y, x], dim=1), atol=1e-4, rtol=0)
+    assert torch.equal(turned, also)

@@ -62,6 +62,8 @@ def test_pixels_without_depth_are_unknown():
     adapter = PinholeAdapter(CAMERA, HEIGHT, WIDTH, AZ, EL, REACH)
     for nothing in (0.0, math.nan, -math.inf, 0.1):
         assert not known_rays(adapter.observe(torch.full((2, HEIGHT, WIDTH), nothing))).any()
+    spherical = PinholeAdapter(CAMERA, HEIGHT, WIDTH, AZ, EL, REACH, nearest=0.5, planar=False)
+    assert known_rays(spherical.observe(torch.full((1, HEIGHT, WIDTH), 0.5))).any(), "the nearest depth is measured"
     # Nothing within range (REP 117): free as far as the camera measures, like a surface beyond.
     free, beyond = (adapter.observe(torch.full((1, HEIGHT, WIDTH), depth)) for depth in (math.inf, 20.0))
     assert torch.equal(free, beyond) and known_rays(free).any() and not free[:, 2].any()

@@ -33,6 +33,11 @@ def spoil(rows: int, metres: float, seed: int = 0, **faults: float) -> torch.Ten
     return sensor.apply(wall(rows, metres), torch.zeros_like(keys), torch.full_like(keys, 3))
 
 
+def test_a_sensor_without_faults_returns_the_observations_themselves() -> None:
+    obs, none = wall(2, 4.0), torch.zeros(2, dtype=torch.int64)
+    assert SensorFaults(SensorConfig(), 0, torch.arange(2), 100.0).apply(obs, none, none) is obs
+
+
 @pytest.mark.parametrize(
     ("faults", "metres", "sigma"),
     [

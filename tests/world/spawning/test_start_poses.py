@@ -51,7 +51,7 @@ def test_begin_by_episode_number_equals_reset(apartments, delayed) -> None:
     [
         ({"scene": torch.tensor([2])}, "scene is .2.; allowed: 0 to 1"),
         ({"yaw": torch.zeros(2)}, "yaw has shape"),
-        ({"position": torch.full((1, 3), torch.nan)}, "allowed: numbers below"),
+        ({"position": torch.tensor([[0.0, 1.0, torch.nan]])}, "allowed: numbers below"),
         ({"position": torch.full((1, 3), 50.0)}, "is not in the reachable space of scene"),
         ({"goal": torch.zeros(1, 3)}, "task point_goal alone"),
     ],
