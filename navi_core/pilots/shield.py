@@ -49,7 +49,7 @@ def limit_speed(
     dt: float,
     response: Floats,
 ) -> None:
-    """Scale the linear commands so that the coming decision keeps its distance from all points; yaw stays.
+    """Scale the level commands so that the coming decision keeps its distance from all points; no climb, yaw stays.
 
     Towards azimuths that the scan does not measure the speed is at most `BLIND` of the limit ahead. Where less than
     `_SLOW` of what remains is safe, the horizontal command is also turned sideways.
@@ -80,7 +80,8 @@ def limit_speed(
             if valid[b, r] and squared < around * around:
                 cloud[count], allowed[count] = points[b, r], min(keep_out[b], np.sqrt(squared) - 1e-4)
                 count += 1
-        best, f, v, s = 0.0, np.float32(0.0), np.float32(0.0), np.float32(0.0)
+        best, f, s = 0.0, np.float32(0.0), np.float32(0.0)
+        command[1] = 0.0
         for d in range(DETOURS.shape[0]):
             cos, sin = np.cos(DETOURS[d]), np.sin(DETOURS[d])
             ahead, side = action[b, 0] * most_ahead, action[b, 2] * most_right
@@ -93,16 +94,15 @@ def limit_speed(
                 if share <= best:
                     break
                 command[0], command[2] = forward * share * limit[b], right * share * limit[b]
-                command[1] = action[b, 1] * share * most_up * limit[b]
                 command[3] = action[b, 3] * most_turn
                 foresee(command, velocity[b], substeps, dt, answer, way)
                 if _keeps_away(way, cloud, allowed[:count]):
                     best = share
-                    f, v, s = forward / most_ahead * best, action[b, 1] * best, right / most_right * best
+                    f, s = forward / most_ahead * best, right / most_right * best
                     break
             if best >= _SLOW * most:
                 break
-        action[b, 0], action[b, 1], action[b, 2] = f, v, s
+        action[b, 0], action[b, 1], action[b, 2] = f, 0.0, s
 
 
 class Shield:
@@ -155,7 +155,6 @@ class Shield:
         scan = with_points(scan, points, valid)
         scan = with_blocked_cells(scan, memory.marks[chosen], memory.pose[chosen], memory.cell, SHIELD)
         slowed = action.detach().to("cpu", torch.float32).clamp(-1.0, 1.0).numpy().copy()
-        slowed[:, 1] = 0.0
         limit_speed(
             slowed, memory.moved(chosen) * self._limits, scan.points, scan.valid, reach, turned, limiter, speeds,
             radius + self._margin, d.steps_per_decision, d.substep, response,

@@ -322,7 +322,6 @@ class PolicyFlyer:
         self._keys = torch.where(rows, keys, self._keys)
         self._step = torch.where(rows, 0, self._step)
         self._reset = self._reset | rows_there
-        self._aux = torch.where(rows_there[:, None], 0.0, self._aux)
         if self._shaper.memory is not None:
             self._shaper.memory.clear(rows_there)
 
