@@ -254,7 +254,8 @@ def azimuths(bins: int, device: torch.device | str = "cpu") -> Tensor:
 def level_profile(obs: Tensor, max_distance: float, band_degrees: float) -> Tensor:
     """Reduce observations to the nearest horizontal distance (B, Az) [m] over a band of elevations around the horizon.
 
-    A missing ray counts as free up to the sensor's range, an unknown one as blocked.
+    A missing ray counts as free up to the sensor's range. Unknown rays are left out; an azimuth without known ones is
+    blocked.
 
     Args:
         obs: Observations (B, 3, Az, El).
@@ -267,7 +268,9 @@ def level_profile(obs: Tensor, max_distance: float, band_degrees: float) -> Tens
     normalised = obs[:, 0][:, :, band]
     depth = denormalise_depth(normalised, max_distance)
     depth = torch.where((obs[:, 2][:, :, band] > 0) | (normalised < WHOLE), depth, max_distance)
-    return (depth * torch.cos(elevation[band])).amin(dim=2)
+    known = depth > 0
+    nearest = torch.where(known, depth * torch.cos(elevation[band]), math.inf).amin(dim=2)
+    return torch.where(known.any(dim=2), nearest, 0.0)
 
 
 @dataclass(frozen=True)

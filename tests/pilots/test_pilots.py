@@ -9,7 +9,7 @@ import torch
 
 from navi_core.errors import ConfigError
 from navi_core.pilots import PILOTS, build_pilot
-from navi_core.pilots.pilot import draw_normal, draw_uniform
+from navi_core.pilots.pilot import draw_normal, draw_uniform, level_profile
 
 AZ, EL = 64, 16
 
@@ -116,6 +116,16 @@ def test_forward_plus_takes_a_missing_ray_for_free_space():
     obs = corridor(0.5, 1.0, 1.0)
     obs[:, 0], obs[:, 2] = 1.0, 0.0
     assert build_pilot("forward-plus", drift=0.0).act(obs)[0, 0] > 0
+
+
+def test_unknown_rays_count_only_where_an_azimuth_has_no_other():
+    obs = corridor(5.0, 2.0, 2.0)
+    unknown = obs.clone()
+    unknown[:, 0, :, EL // 2 :], unknown[:, 2, :, EL // 2 :] = 0.0, 0.0  # a lidar that does not look down
+    torch.testing.assert_close(level_profile(unknown, 10.0, 20.0), level_profile(obs, 10.0, 20.0))
+    unknown[:, 0, 3], unknown[:, 2, 3] = 0.0, 0.0
+    profile = level_profile(unknown, 10.0, 20.0)
+    assert profile[0, 3] == 0.0 and (profile[0] == 0.0).sum() == 1
 
 
 def test_forward_plus_ignores_floor_and_ceiling():
