@@ -12,16 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from navi_core.config.policy import AHEAD, RINGS, SECTORS
-from navi_core.mapping.occupancy_map import FREE, SEEN, WALL
+from navi_core.mapping.occupancy_map import FREE, SEEN, VOID, WALL
 
 FIFTHS = 5
 """Cost of a straight step between cells; a diagonal one costs 7, √2 to one per cent (Borgefors 1986)."""
 UNREACHED = 2**30
 """Path cost of a cell from which no frontier is reached."""
-UNSEEN, EDGE, SLIVER = 0, 1, 2
+UNSEEN, EDGE, SLIVER, OUTSIDE = 0, 1, 2, 3
 """Frontier rules: free cells that have not been seen, with many such around; where no path leads to one, open
 cells beside much that is not known, as a room is whose door was passed; where there is none either, unseen cells with
-some around. Fewer are slivers in corners that a flight sees in passing."""
+some around. Fewer are slivers in corners that a flight sees in passing. The open ground around a building, VOID cells,
+comes last."""
 NOWHERE = -1
 """Sentinel cell index for no goal: paths lead to the frontier."""
 
@@ -76,8 +77,12 @@ def _around(marks: Bytes, i: int, k: int, window: int, mask: int, mark: int) -> 
 
 @numba.njit(cache=True, nogil=True)
 def _is_frontier(marks: Bytes, i: int, k: int, rule: int) -> bool:
-    """Whether a cell is a frontier by a rule: `UNSEEN`, `EDGE` or `SLIVER`."""
+    """Whether a cell is a frontier by a rule: `UNSEEN`, `EDGE`, `SLIVER` or `OUTSIDE`."""
     if not _open(marks[i, k]):
+        return False
+    if rule == OUTSIDE:
+        return marks[i, k] & SEEN == 0 and _around(marks, i, k, 2, FREE | SEEN | WALL, FREE) >= _MANY
+    if marks[i, k] & VOID:
         return False
     if rule == EDGE:
         last = marks.shape[0] - 1
@@ -91,8 +96,8 @@ def _is_frontier(marks: Bytes, i: int, k: int, rule: int) -> bool:
     if marks[i, k] & SEEN:
         return False
     if rule == UNSEEN:
-        return _around(marks, i, k, 2, FREE | SEEN | WALL, FREE) >= _MANY
-    return _around(marks, i, k, 1, FREE | SEEN | WALL, FREE) >= _SOME
+        return _around(marks, i, k, 2, FREE | SEEN | WALL | VOID, FREE) >= _MANY
+    return _around(marks, i, k, 1, FREE | SEEN | WALL | VOID, FREE) >= _SOME
 
 
 @numba.njit(cache=True, nogil=True)
@@ -362,7 +367,7 @@ def frontier_features(  # its length is the list of arguments
         to = _goal_cell(goal[b], cell, size, area)
         hoped = to != NOWHERE
         inside, reached = area[0] <= i <= area[1] and area[2] <= k <= area[3], False
-        for rule in (UNSEEN, EDGE, SLIVER):
+        for rule in (UNSEEN, EDGE, SLIVER, OUTSIDE):
             here = i * size + k if hoped and inside and not everywhere else NOWHERE
             path_costs(marks[b], area, rule, way, queue, fill, factor, to, here)
             if inside and marks[b, i, k] & WALL and way[i, k] != 0:

@@ -4,7 +4,8 @@ A map is a square of bytes around the position where the flight began. A level r
 those within the view radius SEEN. A dropped ray marks nothing.
 
 In a policy's map the cell in which a ray meets a surface is a WALL. Most walls are thinner than a cell, and then rays
-cross it from both sides: without the mark a way would lead through them. `mapping.frontier_features` reads it.
+cross it from both sides: without the mark a way would lead through them. Cells that are crossed by level rays alone
+that meet nothing for 30 m are VOID: open ground around a building. `mapping.frontier_features` reads both.
 
 In a pilot's map a surface near the height of flight makes a HIT; the straight line between two neighbouring hits is a
 WALL that is guessed. Where rays that fly down meet nothing there is no floor, VOID: the endless outside of a scan.
@@ -25,6 +26,8 @@ FAR = 255
 """`near` of a cell without a hit within `NEAR_RADIUS`."""
 NEAR_RADIUS = 7
 """Radius in cells around a hit in which distances are kept."""
+OPEN = 30.0
+"""Range from which a level ray that meets nothing leads out of a building [m]."""
 LONGEST = 12.0
 """Largest range drawn into the map [m]; farther ones are drawn too coarsely by neighbouring bins."""
 
@@ -100,6 +103,7 @@ def walk(
     dz: float,
     end: float,
     seen_end: float,
+    added: int,
     cleared: int,
 ) -> None:
     """Trace a ray through the occupancy grid and mark its cells (Amanatides & Woo 1987); lengths in cells.
@@ -112,7 +116,8 @@ def walk(
         dz: z of the unit direction.
         end: Length of the ray.
         seen_end: Length within which a crossed cell is also SEEN.
-        cleared: Marks that a crossed cell loses; 0 for none.
+        added: Marks that a crossed cell gets besides FREE; 0 for none.
+        cleared: Marks that it loses; 0 for none.
     """
     size = marks.shape[0]
     i, k = math.floor(px), math.floor(pz)
@@ -125,7 +130,7 @@ def walk(
     while entered <= end:
         if not (0 <= i < size and 0 <= k < size):
             return
-        mark = (marks[i, k] | FREE) & ~cleared
+        mark = (marks[i, k] | FREE | added) & ~cleared
         if entered <= seen_end:
             mark |= SEEN
         marks[i, k] = mark
@@ -176,24 +181,38 @@ def _draw_rays(
     pz: float,
     yaw: float,
     reach: Floats,
+    met: npt.NDArray[np.bool_],
     fan: int,
     view_radius: float,
     cell: float,
+    outside: int,
     cleared: int,
     margin: int,
 ) -> None:
-    """Trace the level rays (Az,) [m] of one scan into the grid, `fan` a bin, and widen the marked bounding box."""
+    """Trace the level rays (Az,) [m] of one scan into the grid, `fan` a bin, and widen the marked bounding box.
+
+    Rays that meet nothing within `OPEN` give their cells the mark `outside`. Those that meet a surface take it again;
+    dropped ones and those of a short sensor let it be. All take `cleared`.
+    """
     bins, last = len(reach), marks.shape[0] - 1
-    for a in range(bins):
+    for n in range(2 * bins):
+        # Rays into the open first: a cell on the way to a surface, too, is none of theirs.
+        a, outwards = n % bins, n < bins
         left, right = reach[a], reach[(a + 1) % bins]
         for part in range(fan):
+            ends = met[a] or (part > 0 and met[(a + 1) % bins])
+            if outwards == (ends or left <= OPEN or (part > 0 and right <= OPEN)):
+                continue
             angle = 2.0 * math.pi * (a + part / fan) / bins - yaw
             end = min(left if part == 0 else min(left, right), LONGEST) / cell
             dx, dz = math.sin(angle), -math.cos(angle)
             i, k = math.floor(px + dx * end), math.floor(pz + dz * end)
             box[0], box[1] = max(min(box[0], i - margin), 0), min(max(box[1], i + margin), last)
             box[2], box[3] = max(min(box[2], k - margin), 0), min(max(box[3], k + margin), last)
-            walk(marks, px, pz, dx, dz, end, min(end, view_radius / cell), cleared)
+            near = min(end, view_radius / cell)
+            walk(
+                marks, px, pz, dx, dz, end, near, outside if outwards else 0, cleared | outside if ends else cleared
+            )  # fmt: skip
 
 
 @numba.njit(cache=True, nogil=True)
@@ -276,7 +295,7 @@ def draw(
     bins, half = reach.shape[1], marks.shape[1] / 2.0
     for b in rows:
         px, pz, yaw = pose[b, 0] / cell + half, pose[b, 2] / cell + half, pose[b, 3]
-        _draw_rays(marks[b], box[b], px, pz, yaw, reach[b], _FAN, view_radius, cell, 0, 1)
+        _draw_rays(marks[b], box[b], px, pz, yaw, reach[b], met[b], _FAN, view_radius, cell, VOID, 0, 1)
         x1, z1, wall = 0.0, 0.0, False
         for a in range(-1, bins):
             x0, z0, before = x1, z1, wall
@@ -412,7 +431,7 @@ def chart(  # noqa: C901 (numba kernel: one compiled loop)
         yaw = pose[b, 3]
         sin, cos = math.sin(yaw), math.cos(yaw)
         px, pz = pose[b, 0] / cell + half, pose[b, 2] / cell + half
-        _draw_rays(marks[b], box[b], px, pz, yaw, reach[b], _PILOT_FAN, view_radius, cell, WALL, 2)
+        _draw_rays(marks[b], box[b], px, pz, yaw, reach[b], met[b], _PILOT_FAN, view_radius, cell, 0, WALL, 2)
         seen, levels = valid[b].reshape(bins, -1), rays // bins
         for r in range(rays):
             x, y, z = points[b, r, 0], points[b, r, 1], points[b, r, 2]

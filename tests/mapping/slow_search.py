@@ -7,8 +7,8 @@ import heapq
 import numpy as np
 
 from navi_core.config.policy import RINGS, SECTORS
-from navi_core.mapping.frontier_features import EDGE, NOWHERE, UNREACHED, UNSEEN, path_costs
-from navi_core.mapping.occupancy_map import FREE, SEEN, WALL
+from navi_core.mapping.frontier_features import EDGE, NOWHERE, OUTSIDE, UNREACHED, UNSEEN, path_costs
+from navi_core.mapping.occupancy_map import FREE, SEEN, VOID, WALL
 
 BOTH = FREE | SEEN
 CELL, SIGHT = 0.4, 6.4
@@ -37,12 +37,15 @@ def around(cells, window):
 
 def frontier_of(marks, rule):
     is_open = (marks & (FREE | WALL)) == FREE
-    unseen = is_open & ((marks & SEEN) == 0)
+    unseen, inside = is_open & ((marks & SEEN) == 0), (marks & VOID) == 0
+    if rule == OUTSIDE:
+        return unseen & (around(unseen, 2) >= 15)
+    unseen &= inside
     if rule == EDGE:
         unknown = (marks & (FREE | WALL)) == 0
         beside = np.zeros_like(unknown)
         beside[1:-1, 1:-1] = unknown[:-2, 1:-1] | unknown[2:, 1:-1] | unknown[1:-1, :-2] | unknown[1:-1, 2:]
-        return is_open & beside & (around(unknown, 2) >= 8)
+        return is_open & inside & beside & (around(unknown, 2) >= 8)
     return unseen & (around(unseen, 2) >= 15 if rule == UNSEEN else around(unseen, 1) >= 4)
 
 

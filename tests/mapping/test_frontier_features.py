@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from navi_core.config.policy import AHEAD, MOVED, OCCUPANCY_INPUTS, RINGS, SECTORS
-from navi_core.mapping.frontier_features import EDGE, SLIVER, UNREACHED, UNSEEN, frontier_features
-from navi_core.mapping.occupancy_map import FREE, SEEN, WALL
+from navi_core.mapping.frontier_features import EDGE, OUTSIDE, SLIVER, UNREACHED, UNSEEN, frontier_features
+from navi_core.mapping.occupancy_map import FREE, SEEN, VOID, WALL
 from tests.mapping.slow_search import BEARINGS, BOTH, CELL, COUNTS, SIGHT, UNWRITTEN, measured, scratch_of, slow_ways
 
 
-@pytest.mark.parametrize("rule", [UNSEEN, EDGE, SLIVER])
+@pytest.mark.parametrize("rule", [UNSEEN, EDGE, SLIVER, OUTSIDE])
 def test_path_costs_equal_slow_search(rule):
     found, reached = set(), set()
     for seed in range(5):
@@ -25,6 +25,7 @@ def test_path_costs_equal_slow_search(rule):
             marks[draws < unknown] = 0
             marks[rng.random(marks.shape) < 0.02] = SEEN
             marks[rng.random(marks.shape) < 0.1] |= WALL
+            marks[(rng.random(marks.shape) < 0.3) & (marks & FREE > 0)] |= VOID
             expected = slow_ways(marks, rule)
             np.testing.assert_array_equal(measured(marks, rule=rule), expected)
             found.add(bool((expected == 0).any()))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from navi_core.mapping.frontier_features import UNREACHED
-from navi_core.mapping.occupancy_map import FREE, LONGEST, SEEN, WALL, draw, read_levels
+from navi_core.mapping.occupancy_map import FREE, LONGEST, SEEN, VOID, WALL, draw, read_levels
 from tests.mapping.slow_search import BOTH, CELL, measured
 
 
@@ -116,3 +116,24 @@ def test_walls_join_nearby_hits_without_a_door_between():
     marks[0][~walls] |= FREE
     marks[0][8:] |= SEEN
     assert measured(marks[0])[middle, middle] == UNREACHED
+
+
+def test_open_ground_is_void_until_a_ray_that_meets_a_surface_crosses_it():
+    size, bins, zero = 100, 64, np.zeros(1, np.int64)
+    marks, box = np.zeros((1, size, size), np.uint8), np.full((1, 4), size // 2)
+
+    def scan(reach, met):
+        draw(marks, zero, np.array([[0.2, 0, 0.2, 0]]), np.array(reach)[None], np.array(met)[None], box, CELL, 3.2)
+        return marks[0, size // 2 :, size // 2] & (FREE | VOID)  # to the right, along the ray of a quarter turn
+
+    outwards = np.zeros(bins, np.bool_)
+    outwards[bins // 4 - 1 : bins // 4 + 2] = True
+    right = scan(np.where(outwards, 100.0, 2.0), ~outwards)
+    assert (right[:3] == FREE).all() and right[0] == FREE  # rays that meet the walls cross the cells beside the drone
+    end = int(LONGEST / CELL)
+    assert (right[8 : end + 1] == FREE | VOID).all()
+    assert (marks[0, : size // 2] & VOID == 0).all()
+    # A dropped ray and one of a sensor that reaches 9 m leave it; a ray that meets a surface shows that it is a room.
+    assert (scan(np.where(outwards, 9.0, 2.0), ~outwards)[8:end] == FREE | VOID).all()
+    right = scan(np.where(outwards, 9.0, 2.0), np.full(bins, True))
+    assert (right[8:22] == FREE).all() and (right[24:end] == FREE | VOID).all()
