@@ -13,6 +13,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "results"
 Figures = dict[str, tuple[Measured, dict[str, str]]]
 PAGES = {
     "flight": ("Exploration", "readers who want to know how well policies explore, beside scripted pilots"),
+    "generalist": ("One policy for three sensors", "readers who ask what one set of weights flies with, and how well"),
     "sensors": ("Sensors and real places", "readers who ask what real sensors and real buildings cost"),
     "engine": ("Speed of the engine", "readers who ask how fast rays, steps, networks and learning are"),
     "scale": ("Cost curves", "people who plan how much one machine can carry"),
