@@ -101,6 +101,16 @@ def _is_frontier(marks: Bytes, i: int, k: int, rule: int) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
+def _has_outside(marks: Bytes, area: Rows) -> bool:
+    """Whether an area of a map has open ground around a building; without, its features are those of the last rule."""
+    for i in range(area[0], area[1] + 1):
+        for k in range(area[2], area[3] + 1):
+            if marks[i, k] & VOID:
+                return True
+    return False
+
+
+@numba.njit(cache=True, nogil=True)
 def path_costs(  # noqa: C901 (numba kernel: one compiled loop)
     marks: Bytes,
     box: Rows,
@@ -368,6 +378,8 @@ def frontier_features(  # its length is the list of arguments
         hoped = to != NOWHERE
         inside, reached = area[0] <= i <= area[1] and area[2] <= k <= area[3], False
         for rule in (UNSEEN, EDGE, SLIVER, OUTSIDE):
+            if rule == OUTSIDE and not _has_outside(marks[b], area):
+                break
             here = i * size + k if hoped and inside and not everywhere else NOWHERE
             path_costs(marks[b], area, rule, way, queue, fill, factor, to, here)
             if inside and marks[b, i, k] & WALL and way[i, k] != 0:

@@ -223,6 +223,20 @@ def features_of(marks, *poses, reach=None, goal=(np.nan, np.nan), everywhere=Fal
     return out[:, :-MOVED]
 
 
+def test_open_ground_comes_last_and_changes_nothing_where_there_is_none():
+    marks = np.full((24, 24), BOTH, np.uint8)
+    marks[3:8, 3:8] = WALL
+    marks[4:6, 4:6] = FREE  # slivers that no way leads to
+    here = (*at(12, 12, 24), 0.0)
+    closed = features_of(marks, here)[0]
+    assert closed[-1] == 0.0 and closed[COUNTS:BEARINGS].max() > 0.0
+    marks[14:23, 14:23] = FREE | VOID
+    outside = features_of(marks, here)[0]
+    assert outside[-1] == 1.0 and outside[BEARINGS] < 0.0  # behind
+    marks[9:15, 2:9] = FREE
+    assert features_of(marks, here)[0, BEARINGS] > 0.7  # the room ahead that is not seen comes first
+
+
 @pytest.fixture(scope="module")
 def north():
     """A hall of 12 × 12 m; its first five rows of cells along z have not been seen."""
