@@ -80,9 +80,7 @@ def _is_frontier(marks: Bytes, i: int, k: int, rule: int) -> bool:
     """Whether a cell is a frontier by a rule: `UNSEEN`, `EDGE`, `SLIVER` or `OUTSIDE`."""
     if not _open(marks[i, k]):
         return False
-    if rule == OUTSIDE:
-        return marks[i, k] & SEEN == 0 and _around(marks, i, k, 2, FREE | SEEN | WALL, FREE) >= _MANY
-    if marks[i, k] & VOID:
+    if rule != OUTSIDE and marks[i, k] & VOID:
         return False
     if rule == EDGE:
         last = marks.shape[0] - 1
@@ -95,19 +93,10 @@ def _is_frontier(marks: Bytes, i: int, k: int, rule: int) -> bool:
         return _around(marks, i, k, 2, known, 0) >= _MUCH
     if marks[i, k] & SEEN:
         return False
-    if rule == UNSEEN:
-        return _around(marks, i, k, 2, FREE | SEEN | WALL | VOID, FREE) >= _MANY
-    return _around(marks, i, k, 1, FREE | SEEN | WALL | VOID, FREE) >= _SOME
-
-
-@numba.njit(cache=True, nogil=True)
-def _has_outside(marks: Bytes, area: Rows) -> bool:
-    """Whether an area of a map has open ground around a building; without, its features are those of the last rule."""
-    for i in range(area[0], area[1] + 1):
-        for k in range(area[2], area[3] + 1):
-            if marks[i, k] & VOID:
-                return True
-    return False
+    if rule == SLIVER:
+        return _around(marks, i, k, 1, FREE | SEEN | WALL | VOID, FREE) >= _SOME
+    mask = FREE | SEEN | WALL if rule == OUTSIDE else FREE | SEEN | WALL | VOID
+    return _around(marks, i, k, 2, mask, FREE) >= _MANY
 
 
 @numba.njit(cache=True, nogil=True)
@@ -378,7 +367,8 @@ def frontier_features(  # its length is the list of arguments
         hoped = to != NOWHERE
         inside, reached = area[0] <= i <= area[1] and area[2] <= k <= area[3], False
         for rule in (UNSEEN, EDGE, SLIVER, OUTSIDE):
-            if rule == OUTSIDE and not _has_outside(marks[b], area):
+            # Without open ground the features are those of the last rule.
+            if rule == OUTSIDE and _around(marks[b], i, k, size, VOID, VOID) == 0:
                 break
             here = i * size + k if hoped and inside and not everywhere else NOWHERE
             path_costs(marks[b], area, rule, way, queue, fill, factor, to, here)

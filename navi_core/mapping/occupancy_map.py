@@ -4,8 +4,8 @@ A map is a square of bytes around the position where the flight began. A level r
 those within the view radius SEEN. A dropped ray marks nothing.
 
 In a policy's map the cell in which a ray meets a surface is a WALL. Most walls are thinner than a cell, and then rays
-cross it from both sides: without the mark a way would lead through them. Cells that are crossed by level rays alone
-that meet nothing for 30 m are VOID: open ground around a building. `mapping.frontier_features` reads both.
+cross it from both sides: without the mark a way would lead through them. A cell is VOID, open ground around a building,
+where all level rays that crossed it meet nothing for 30 m. `mapping.frontier_features` reads both.
 
 In a pilot's map a surface near the height of flight makes a HIT; the straight line between two neighbouring hits is a
 WALL that is guessed. Where rays that fly down meet nothing there is no floor, VOID: the endless outside of a scan.
@@ -195,24 +195,25 @@ def _draw_rays(
     dropped ones and those of a short sensor let it be. All take `cleared`.
     """
     bins, last = len(reach), marks.shape[0] - 1
-    for n in range(2 * bins):
-        # Rays into the open first: a cell on the way to a surface, too, is none of theirs.
-        a, outwards = n % bins, n < bins
-        left, right = reach[a], reach[(a + 1) % bins]
-        for part in range(fan):
-            ends = met[a] or (part > 0 and met[(a + 1) % bins])
-            if outwards == (ends or left <= OPEN or (part > 0 and right <= OPEN)):
-                continue
-            angle = 2.0 * math.pi * (a + part / fan) / bins - yaw
-            end = min(left if part == 0 else min(left, right), LONGEST) / cell
-            dx, dz = math.sin(angle), -math.cos(angle)
-            i, k = math.floor(px + dx * end), math.floor(pz + dz * end)
-            box[0], box[1] = max(min(box[0], i - margin), 0), min(max(box[1], i + margin), last)
-            box[2], box[3] = max(min(box[2], k - margin), 0), min(max(box[3], k + margin), last)
-            near = min(end, view_radius / cell)
-            walk(
-                marks, px, pz, dx, dz, end, near, outside if outwards else 0, cleared | outside if ends else cleared
-            )  # fmt: skip
+    # Rays into the open first: a cell on the way to a surface, too, is none of theirs.
+    for outwards in (True, False):
+        added = outside if outwards else 0
+        for a in range(bins):
+            beside = (a + 1) % bins
+            for part in range(fan):
+                free, ends = reach[a], met[a]
+                if part > 0:
+                    free, ends = min(free, reach[beside]), ends or met[beside]
+                if outwards != (free > OPEN and not ends):
+                    continue
+                angle = 2.0 * math.pi * (a + part / fan) / bins - yaw
+                end = min(free, LONGEST) / cell
+                dx, dz = math.sin(angle), -math.cos(angle)
+                i, k = math.floor(px + dx * end), math.floor(pz + dz * end)
+                box[0], box[1] = max(min(box[0], i - margin), 0), min(max(box[1], i + margin), last)
+                box[2], box[3] = max(min(box[2], k - margin), 0), min(max(box[3], k + margin), last)
+                gone = cleared | outside if ends else cleared
+                walk(marks, px, pz, dx, dz, end, min(end, view_radius / cell), added, gone)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -267,8 +267,9 @@ def level_profile(obs: Tensor, max_distance: float, band_degrees: float) -> Tens
     band = elevation.abs() <= max(math.radians(band_degrees), float(nearest))
     normalised = obs[:, 0][:, :, band]
     depth = denormalise_depth(normalised, max_distance)
-    depth = torch.where((obs[:, 2][:, :, band] > 0) | (normalised < WHOLE), depth, max_distance)
-    known = depth > 0
+    hit = obs[:, 2][:, :, band] > 0
+    depth = torch.where(hit | (normalised < WHOLE), depth, max_distance)
+    known = hit | (depth > 0)
     nearest = torch.where(known, depth * torch.cos(elevation[band]), math.inf).amin(dim=2)
     return torch.where(known.any(dim=2), nearest, 0.0)
 
