@@ -29,6 +29,9 @@ def keep_points(
 ) -> None:
     """Update the points of some rows with those of a scan; of two in a column that nearer to the drone's height stays.
 
+    Two that are less than `EDGE` apart in height are one surface, and their mean stays: of noisy points the nearest
+    would, and a drone that flies just above a table could not move.
+
     Args:
         kept: (R, SPAN, SPAN, 3) points [m], NaN where there is none; updated.
         rows: (n,) the rows.
@@ -46,7 +49,9 @@ def keep_points(
             i, k = math.floor(x / EDGE), math.floor(z / EDGE)
             old = kept[row, i % SPAN, k % SPAN]
             same = math.floor(old[0] / EDGE) == i and math.floor(old[2] / EDGE) == k if old[0] == old[0] else False
-            if not same or abs(y - pose[b, 1]) <= abs(old[1] - pose[b, 1]):
+            if same and abs(y - old[1]) < EDGE:
+                old[0], old[1], old[2] = 0.5 * (old[0] + x), 0.5 * (old[1] + y), 0.5 * (old[2] + z)
+            elif not same or abs(y - pose[b, 1]) <= abs(old[1] - pose[b, 1]):
                 old[0], old[1], old[2] = x, y, z
 
 

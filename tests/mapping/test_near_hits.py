@@ -54,3 +54,13 @@ def test_column_keeps_the_point_nearest_to_the_height_of_flight():
     kept, pose = empty(), (0.01, 1.0, 0.01, 0.0)
     keep(kept, pose, [(0.5, 0.3, 0.0), (0.5, -0.1, 0.0), (0.5, 0.4, 0.0), (0.5, 3.0, 0.0)])
     np.testing.assert_allclose(nearby(kept, pose), [(0.5, -0.1, 0.0)], atol=1e-6)
+
+
+def test_noisy_points_of_one_surface_are_averaged():
+    kept, pose = empty(), (0.01, 1.0, 0.01, 0.0)
+    heights = np.random.default_rng(0).normal(-0.22, 0.012, 200)
+    for height in heights:
+        keep(kept, pose, [(0.0, height, 0.0)])
+    ((_, height, _),) = nearby(kept, pose)
+    # A drone with a keep-out of 0.22 m stays free above a table 0.22 m below; the nearest of the points would stop it.
+    assert abs(height + 0.22) < 0.015 and heights.max() > -0.2
