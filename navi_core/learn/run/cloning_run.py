@@ -149,7 +149,8 @@ class _Cloner(RunSession):
         self.data = data
         self.places = None
         if config.policy.place_memory:
-            self.places = demo_places(data, config.env.dynamics, config.policy.map_cell)
+            own = config.policy
+            self.places = demo_places(data, config.env.dynamics, own.map_cell, own.frontier_gain)
         self.counters = CloningCounters(started_at=now())
         self.best = run.checkpoints / BEST
         scenes = sorted({episode.scene for episode in data.episodes})
