@@ -61,9 +61,6 @@ class PolicyConfig(Config):
     auxiliary input of the previous step."""
     map_cell: float = Field(0.4, ge=0.1, le=0.4, exclude_if=lambda cell: cell == 0.4)
     """Edge of a cell of that map [m]; doors under 0.8 m need 0.2."""
-    frontier_gain: float = Field(0.0, ge=0, le=10, exclude_if=lambda gain: not gain)
-    """Way by which a frontier counts as nearer for each e-fold of unseen floor around it [m] (the utility gain·exp(−way
-    / length), González-Baños and Latombe 2002); 0: the nearest one is shown."""
     known_channel: bool = Field(False, exclude_if=lambda known: not known)
     """The encoder has a fourth channel, the rays that a limited sensor (env.sensor.profiles) has measured."""
     recovery: bool = False

@@ -62,7 +62,7 @@ RULES: tuple[tuple[str, Where | tuple[Where, ...]], ...] = (
         "env.dynamics.limiter_elevation_degrees",
         _REINFORCED,
     ),
-    ("policy.map_cell policy.frontier_gain policy.done_after", {"policy.place_memory": SET}),
+    ("policy.map_cell policy.done_after", {"policy.place_memory": SET}),
     ("env.dynamics.smoothing env.dynamics.radius", (_REINFORCED, {"policy.place_memory": SET})),
     # Flight or a reference task
     (

@@ -41,8 +41,6 @@ _NEAR, _HOME = 4.0, 6.0
 """Decay lengths of nearness (value 1/e) by path length to the frontier: end of a direction, and from here [m]."""
 _COUNT_SCALE = 3.0
 """Divisor of the log counts."""
-_GAIN_AROUND = 3.2
-"""Half the edge of the square around a frontier cell whose unseen floor is its gain [m]: the view radius."""
 
 Floats = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]
@@ -102,27 +100,6 @@ def _is_frontier(marks: Bytes, i: int, k: int, rule: int) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def _start_costs(marks: Bytes, box: Rows, cells: Ints, gain: float, window: int) -> Ints:
-    """Compute the path costs at which frontier cells start: `gain`·log(cells of the window / unseen ones in it)."""
-    size, (x0, x1, z0, z1) = marks.shape[0], box
-    # Sums over all cells before: those of a window are four of them.
-    sums = np.zeros((x1 - x0 + 2, z1 - z0 + 2), np.int32)
-    for i in range(x0, x1 + 1):
-        line = 0
-        for k in range(z0, z1 + 1):
-            line += marks[i, k] & (FREE | SEEN | WALL | VOID) == FREE
-            sums[i - x0 + 1, k - z0 + 1] = sums[i - x0, k - z0 + 1] + line
-    start = np.empty(len(cells), np.int32)
-    for n in range(len(cells)):
-        i, k = cells[n] // size, cells[n] % size
-        a, b = max(i - window, x0) - x0, min(i + window, x1) - x0 + 1
-        c, d = max(k - window, z0) - z0, min(k + window, z1) - z0 + 1
-        unseen = sums[b, d] - sums[a, d] - sums[b, c] + sums[a, c]
-        start[n] = int(gain * math.log((2 * window + 1) ** 2 / max(unseen, 1)))
-    return start
-
-
-@numba.njit(cache=True, nogil=True)
 def path_costs(  # noqa: C901 (numba kernel: one compiled loop)
     marks: Bytes,
     box: Rows,
@@ -133,9 +110,7 @@ def path_costs(  # noqa: C901 (numba kernel: one compiled loop)
     factor: Bytes,
     goal: int = NOWHERE,
     here: int = NOWHERE,
-    gain: float = 0.0,
-    window: int = 0,
-) -> Ints:
+) -> None:
     """Compute shortest-path costs (Dial's algorithm) from each free cell to a frontier or goal; no corner cutting.
 
     Shortest paths with small whole costs, in buckets (Dial 1969). To a goal the path may lead through unknown cells,
@@ -152,14 +127,8 @@ def path_costs(  # noqa: C901 (numba kernel: one compiled loop)
         goal: Flat index of the cell that the way leads to; `NOWHERE`: to the frontier by the rule.
         here: Flat index of a cell: ways that are more than `_PAST` longer than its own are not all measured; they
             are `UNREACHED` or too long. `NOWHERE`: all are.
-        gain: Path cost by which a frontier by `UNSEEN` counts as nearer for each e-fold of unseen floor around it.
-        window: Half the edge of the square around a frontier cell, in cells.
-
-    Returns:
-        (N,) flat indices of the frontier's cells, or the goal's.
     """
-    size, hoped, count = marks.shape[0], goal != NOWHERE, 0
-    cells = np.empty((box[1] - box[0] + 1) * (box[3] - box[2] + 1), np.int32)
+    size, hoped = marks.shape[0], goal != NOWHERE
     fill[:] = 0
     for i in range(box[0], box[1] + 1):
         for k in range(box[2], box[3] + 1):
@@ -167,24 +136,12 @@ def path_costs(  # noqa: C901 (numba kernel: one compiled loop)
             # What a step into a cell costs is asked for from up to eight sides.
             factor[i, k] = _factor(marks, i, k) if _open(marks[i, k], hoped) else 0
             if i * size + k == goal if hoped else _is_frontier(marks, i, k, rule):
-                cells[count] = i * size + k
-                count += 1
-    cells = cells[:count]
-    weighed = gain > 0.0 and rule == UNSEEN and not hoped
-    start = _start_costs(marks, box, cells, gain, window) if weighed else np.zeros(count, np.int32)
-    order = np.argsort(start, kind="mergesort") if weighed else np.arange(count)
-    for n in range(count):
-        way[cells[n] // size, cells[n] % size] = start[n]
-    waiting, started, now = 0, 0, 0
-    while waiting > 0 or started < count:
-        while started < count and start[order[started]] == now:
-            cell, started = cells[order[started]], started + 1
-            # Others may have reached it by a shorter way.
-            if way[cell // size, cell % size] == now:
-                into = now % _BUCKETS
-                queue[into, fill[into]] = cell
-                fill[into] += 1
-                waiting += 1
+                way[i, k] = 0
+                queue[0, fill[0]] = i * size + k
+                fill[0] += 1
+    waiting = fill[0]
+    now = 0
+    while waiting > 0:
         if here != NOWHERE and way[here // size, here % size] < now - _PAST:
             break
         bucket = now % _BUCKETS
@@ -211,7 +168,6 @@ def path_costs(  # noqa: C901 (numba kernel: one compiled loop)
         waiting -= fill[bucket]
         fill[bucket] = 0
         now += 1
-    return cells
 
 
 @numba.njit(cache=True, nogil=True)
@@ -313,18 +269,24 @@ def _write_sectors(
 
 
 @numba.njit(cache=True, nogil=True)
-def _write_counts(frontier: Ints, size: int, where: tuple[float, float, float], cell: float, out: Float32) -> None:
-    """Write the frontier-count features: log(1 + frontier cells) / 3 of each (sector, ring)."""
+def _write_counts(
+    way: Ints, area: Rows, i: int, k: int, where: tuple[float, float, float], cell: float, out: Float32
+) -> None:
+    """Write the frontier-count features around a cell: log(1 + frontier cells) / 3 of each (sector, ring)."""
     (px, pz, yaw), bands = where, len(RINGS)
     count = np.zeros((SECTORS, bands), np.float64)
-    for flat in frontier:
-        x, z = flat // size + 0.5 - px, flat % size + 0.5 - pz
-        away = math.hypot(x, z) * cell
-        for r in range(bands):
-            if away <= RINGS[r]:
-                turn = (math.atan2(x, -z) + yaw) / (2.0 * math.pi) * SECTORS + 0.5
-                count[math.floor(turn) % SECTORS, r] += 1.0
-                break
+    around = int(RINGS[bands - 1] / cell)
+    for ni in range(max(i - around, area[0]), min(i + around, area[1]) + 1):
+        for nk in range(max(k - around, area[2]), min(k + around, area[3]) + 1):
+            if way[ni, nk] != 0:
+                continue
+            x, z = ni + 0.5 - px, nk + 0.5 - pz
+            away = math.hypot(x, z) * cell
+            for r in range(bands):
+                if away <= RINGS[r]:
+                    turn = (math.atan2(x, -z) + yaw) / (2.0 * math.pi) * SECTORS + 0.5
+                    count[math.floor(turn) % SECTORS, r] += 1.0
+                    break
     for s in range(SECTORS):
         for r in range(bands):
             out[s * bands + r] = math.log1p(count[s, r]) / _COUNT_SCALE
@@ -366,7 +328,6 @@ def frontier_features(  # its length is the list of arguments
     out: Float32,
     everywhere: bool = False,
     stride: int = 1,
-    gain: float = 0.0,
 ) -> None:
     """Compute the frontier features of some rows of occupancy grids.
 
@@ -391,8 +352,6 @@ def frontier_features(  # its length is the list of arguments
             (waypoint, 2), the way from here, whether there is one; written, but for the last `MOVED`.
         everywhere: Measure all ways to a goal; slower, with the same features.
         stride: Cells for one of `AHEAD`.
-        gain: Way by which a frontier counts as nearer for each e-fold of unseen floor around it [m]: the nearest in
-            this measure maximises gain·exp(−way / `gain`) (González-Baños and Latombe 2002).
     """
     way, queue, fill, factor = scratch
     size, half = marks.shape[1], marks.shape[1] / 2.0
@@ -406,16 +365,13 @@ def frontier_features(  # its length is the list of arguments
         i, k = math.floor(where[0]), math.floor(where[1])
         to = _goal_cell(goal[b], cell, size, area)
         hoped = to != NOWHERE
-        frontier = np.empty(0, np.int32)
         inside, reached = area[0] <= i <= area[1] and area[2] <= k <= area[3], False
         for rule in (UNSEEN, EDGE, SLIVER, OUTSIDE):
             # Without open ground the features are those of the last rule.
             if rule == OUTSIDE and _around(marks[b], i, k, size, VOID, VOID) == 0:
                 break
             here = i * size + k if hoped and inside and not everywhere else NOWHERE
-            frontier = path_costs(
-                marks[b], area, rule, way, queue, fill, factor, to, here, gain * FIFTHS / cell, int(_GAIN_AROUND / cell)
-            )
+            path_costs(marks[b], area, rule, way, queue, fill, factor, to, here)
             if inside and marks[b, i, k] & WALL and way[i, k] != 0:
                 i, k = _beside(marks[b], way, area, where[0], where[1], where[2], reach[b] / cell, hoped)
             reached = inside and way[i, k] < UNREACHED
@@ -424,7 +380,7 @@ def frontier_features(  # its length is the list of arguments
         own = way[i, k] if reached else UNREACHED
         most = own + _PAST if hoped and reached else UNREACHED
         _write_sectors(marks[b], way, area, where, own, most, cell, sight, out[b])
-        _write_counts(frontier, size, where, cell, out[b, counts:bearings])
+        _write_counts(way, area, i, k, where, cell, out[b, counts:bearings])
         out[b, bearings : last + 2] = 0.0
         if reached:
             _write_bearings(marks[b], way, area, i, k, where, hoped, stride, out[b, bearings:last])

@@ -65,7 +65,6 @@ class OccupancyMemory:
         oldest: Largest age of an observation [decisions], of a sensor with a delay: the map is drawn from the pose that
             it was taken from. For given poses alone.
         cell: Edge of a cell [m]; the map's edge stays 64 m.
-        gain: See `mapping.frontier_features`.
         stride: Cells for one of `config.policy.AHEAD`; by default the waypoints of the bearings stay in place.
         shielded: Keep what a shield reads: points of surfaces nearby, see `nearby`, and a hit where a command did not
             move the drone, see `executed`. For given poses alone.
@@ -82,7 +81,6 @@ class OccupancyMemory:
         max_distance: float,
         *,
         cell: float = CELL,
-        gain: float = 0.0,
         stride: int | None = None,
         oldest: int = 0,
         shielded: bool = False,
@@ -91,7 +89,6 @@ class OccupancyMemory:
         self._oldest, self._shielded = oldest, shielded
         self._command = np.zeros((rows, 4))
         self._near = np.full((rows, SPAN, SPAN, 3) if shielded else (rows, 0), np.nan, np.float32)
-        self._gain = gain
         self.cell, self._size, self._stride = cell, round(SIZE * CELL / cell), stride or max(1, round(CELL / cell))
         self._trajectory = Trajectory(rows, oldest)
         angle = np.abs(np.linspace(math.pi / 2, -math.pi / 2, elevation_bins))
@@ -125,13 +122,11 @@ class OccupancyMemory:
         self._idle = np.zeros(rows, np.int64)
 
     @classmethod
-    def of_env(
-        cls, env: EnvConfig, rows: int, cell: float = CELL, *, gain: float = 0.0, shielded: bool = False
-    ) -> OccupancyMemory:
+    def of_env(cls, env: EnvConfig, rows: int, cell: float = CELL, *, shielded: bool = False) -> OccupancyMemory:
         """Build the occupancy memory for the rows of an environment."""
         return cls(
             rows, env.azimuth_bins, env.elevation_bins, env.dynamics, env.max_distance, oldest=env.sensor.oldest,
-            cell=cell, gain=gain, shielded=shielded,
+            cell=cell, shielded=shielded,
         )  # fmt: skip
 
     def begin(
@@ -403,7 +398,7 @@ class OccupancyMemory:
             self._draw(chosen)
         frontier_features(
             self.marks, chosen, self.pose, self._reach, self._box, self.cell, SIGHT, self._scratch, self._goal,
-            self._out, stride=self._stride, gain=self._gain,
+            self._out, stride=self._stride,
         )  # fmt: skip
         self._idle[chosen] = np.where(self._out[chosen, -MOVED - 1] > 0.0, 0, self._idle[chosen] + 1)
         return torch.from_numpy(self._out[chosen].copy()).to(device)

@@ -22,10 +22,10 @@ def scratch_of(size):
     return way, np.zeros((16, size * size), np.int32), np.zeros(16, np.int64), np.zeros((size, size), np.uint8)
 
 
-def measured(marks, box=None, rule=UNSEEN, goal=NOWHERE, here=NOWHERE, gain=0.0, window=0):
+def measured(marks, box=None, rule=UNSEEN, goal=NOWHERE, here=NOWHERE):
     way, queue, fill, factor = scratch_of(len(marks))
     box = np.array([0, len(marks) - 1, 0, len(marks) - 1] if box is None else box, np.int64)
-    path_costs(marks, box, rule, way, queue, fill, factor, goal, here, gain, window)
+    path_costs(marks, box, rule, way, queue, fill, factor, goal, here)
     return way
 
 
@@ -49,7 +49,7 @@ def frontier_of(marks, rule):
     return unseen & (around(unseen, 2) >= 15 if rule == UNSEEN else around(unseen, 1) >= 4)
 
 
-def slow_ways(marks, rule=UNSEEN, goal=None, gain=0.0, window=0):
+def slow_ways(marks, rule=UNSEEN, goal=None):
     """Dijkstra from the frontier over open cells, or from a goal over all but walls; a cell costs when it is left."""
     known, size = (marks & (FREE | WALL)) == FREE, len(marks)
     free = known if goal is None else (marks & WALL) == 0
@@ -66,11 +66,7 @@ def slow_ways(marks, rule=UNSEEN, goal=None, gain=0.0, window=0):
         found[goal] = True
     way = np.full(marks.shape, UNREACHED)
     way[found] = 0
-    if gain:
-        unseen = np.maximum(around((marks & (BOTH | WALL | VOID)) == FREE, window), 1)
-        way[found] = (gain * np.log((2 * window + 1) ** 2 / unseen[found])).astype(int)
-    heap = [(int(way[i, k]), int(i), int(k)) for i, k in np.argwhere(found)]
-    heapq.heapify(heap)
+    heap = [(0, int(i), int(k)) for i, k in np.argwhere(found)]
     while heap:
         now, i, k = heapq.heappop(heap)
         if now > way[i, k]:

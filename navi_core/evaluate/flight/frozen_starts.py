@@ -302,8 +302,7 @@ class PolicyFlyer:
         if own.place_memory:
             self._places = OccupancyMemory(
                 rows, self.azimuth_bins, self.elevation_bins, self._config.dynamics, self.max_distance,
-                oldest=self._config.sensor.oldest, cell=own.map_cell, gain=own.frontier_gain,
-                shielded=own.shield,
+                oldest=self._config.sensor.oldest, cell=own.map_cell, shielded=own.shield,
             )  # fmt: skip
         self._shield = None
         if self._places is not None and own.shield:

@@ -153,16 +153,13 @@ _ROWS = 32
 """Episodes per batch."""
 
 
-def demo_places(
-    data: Dataset, dynamics: DynamicsConfig, cell: float = CELL, gain: float = 0.0
-) -> npt.NDArray[np.float32]:
+def demo_places(data: Dataset, dynamics: DynamicsConfig, cell: float = CELL) -> npt.NDArray[np.float32]:
     """Compute occupancy-memory features of recorded episodes by replaying them: dead reckoning, maps, features.
 
     Args:
         data: The demonstrations; the flown actions are used, not the labels.
         dynamics: Dynamics of the drone that flew them.
         cell: Edge of the map's cells [m].
-        gain: See `mapping.frontier_features`.
 
     Returns:
         (N, OCCUPANCY_INPUTS) features at each decision.
@@ -174,7 +171,7 @@ def demo_places(
         block = episodes[first : first + _ROWS]
         start, length = np.array([e.start for e in block]), np.array([e.steps for e in block])
         bins = data.azimuth_bins, data.elevation_bins
-        memory = OccupancyMemory(len(block), *bins, dynamics, data.max_distance, cell=cell, gain=gain)
+        memory = OccupancyMemory(len(block), *bins, dynamics, data.max_distance, cell=cell)
         for t in range(int(length.max())):
             at = start + np.minimum(t, length - 1)
             obs = torch.from_numpy(data.observations(at))

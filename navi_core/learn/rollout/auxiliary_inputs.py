@@ -34,12 +34,10 @@ class AuxiliaryInputs:
     ) -> None:
         self.env, self.device = env, device
         self.rows = env.num_envs
+        cell = config.policy.map_cell
         self.memory = None
         if config.policy.place_memory:
-            own = config.policy
-            self.memory = OccupancyMemory.of_env(
-                config.env, self.rows, own.map_cell, gain=own.frontier_gain, shielded=own.shield
-            )
+            self.memory = OccupancyMemory.of_env(config.env, self.rows, cell, shielded=config.policy.shield)
         """Occupancy maps of the rows' flights, for a policy with an occupancy memory."""
         self._shield = None
         if self.memory is not None and config.policy.shield:

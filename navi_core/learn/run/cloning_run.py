@@ -149,8 +149,7 @@ class _Cloner(RunSession):
         self.data = data
         self.places = None
         if config.policy.place_memory:
-            own = config.policy
-            self.places = demo_places(data, config.env.dynamics, own.map_cell, own.frontier_gain)
+            self.places = demo_places(data, config.env.dynamics, config.policy.map_cell)
         self.counters = CloningCounters(started_at=now())
         self.best = run.checkpoints / BEST
         scenes = sorted({episode.scene for episode in data.episodes})

@@ -249,18 +249,18 @@ class SessionTable:
         config = runner.config
         self._shaping, self._goals = (shaper, shaper_state or {}, config.width), config.goal
         self._decision_hz = decision_hz
-        cell, gain = config.map_cell, config.frontier_gain
+        cell = config.map_cell
         body = (dynamics or DynamicsConfig()) if config.shield else None
         az, el = config.azimuth_bins, config.elevation_bins
-        sensor = (az, el, max_distance, cell, gain, body) if config.place_memory else None
+        sensor = (az, el, max_distance, cell, body) if config.place_memory else None
         if sensor != self._sensor:
             self._sensor, self._occupancy, self._shield = sensor, None, None
             self._mapped.zero_()
             if sensor is not None:
                 # Poses come over the wire: nothing is dead-reckoned, so without a shield the dynamics do not matter.
                 self._occupancy = OccupancyMemory(
-                    self.capacity, az, el, body or DynamicsConfig(), max_distance, cell=cell, gain=gain,
-                    oldest=MOST_SCAN_AGE, shielded=config.shield,
+                    self.capacity, az, el, body or DynamicsConfig(), max_distance, cell=cell, oldest=MOST_SCAN_AGE,
+                    shielded=config.shield,
                 )  # fmt: skip
                 if body is not None:
                     self._shield = Shield(self._occupancy)
