@@ -32,6 +32,7 @@ _LEAST_DECISIONS = 20
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
+Words = npt.NDArray[np.uint64]
 
 
 class Graph:
@@ -45,20 +46,23 @@ class Graph:
     Attributes:
         way: (V, V) cost of the way between two viewpoints [cells]; infinite where no links lead there.
         before: (V, V) viewpoint before the second on the way from the first; −1 for none.
-        seer_start: (X·Z + 1,) where each floor cell's list begins in `seers`.
-        seers: Viewpoints that see the cells.
+        near: (V, V) the viewpoints in the order of the way to them.
+        start: (V + 1,) where each viewpoint's list begins in `words` and `masks`.
+        words: Words of 64 floor cells of which the viewpoints see some.
+        masks: Bits of the cells that they see there.
     """
 
     def __init__(self, one: Slice, hard: int, soft: float) -> None:
         links, start = _links(one.passable, one.near, one.viewpoints, hard, soft)
         count = len(one.viewpoints)
-        self.way, self.before = np.empty((count, count), np.float32), np.empty((count, count), np.int32)
-        _all_ways(start, links[:, 0].astype(np.int32), links[:, 1].astype(np.float32), self.way, self.before)
-        order = np.argsort(one.view_cells, kind="stable")
-        owners = np.repeat(np.arange(count, dtype=np.int32), np.diff(one.view_start))
-        self.seers = owners[order]
-        self.seer_start = np.zeros(one.passable.size + 1, np.int64)
-        np.cumsum(np.bincount(one.view_cells, minlength=one.passable.size), out=self.seer_start[1:])
+        self.way = np.empty((count, count), np.float32)
+        self.before, self.near = np.empty((count, count), np.int32), np.empty((count, count), np.int32)
+        other, length = links[:, 0].astype(np.int32), links[:, 1].astype(np.float32)
+        _all_ways(start, other, length, self.way, self.before, self.near)
+        self.start = np.zeros(count + 1, np.int64)
+        self.words, self.masks = np.empty(len(one.view_cells), np.int32), np.empty(len(one.view_cells), np.uint64)
+        _pack(one.view_start, one.view_cells, self.start, self.words, self.masks)
+        self.words, self.masks = self.words[: self.start[-1]].copy(), self.masks[: self.start[-1]].copy()
 
 
 class OraclePilot(PlannerPilot):
@@ -99,8 +103,8 @@ class OraclePilot(PlannerPilot):
         if one not in self._graphs:
             self._graphs[one] = Graph(one, self._hard, self.comfort / CELL)
         graph, ways = self._graphs[one], cost.reshape(-1)[one.viewpoints]
-        known = seen.reshape(-1).copy()
-        gain = _gains(one.view_start, one.view_cells, known)
+        known = pack_cells(seen)
+        gain = _gains(known, graph.start, graph.words, graph.masks)
         chosen = _candidates(gain, ways, graph.way, one.viewpoints == here, self.candidates, int(self._stop[b]))
         if not len(chosen):
             return super()._best_view(b, one, seen, cost, here)
@@ -110,7 +114,7 @@ class OraclePilot(PlannerPilot):
         length = left * _PACE * d.max_speed[0] * d.decision_seconds / CELL
         best = _fly_model(
             chosen, nearest, float(ways[nearest]), length, _RULES / CELL, gain, known, graph.way, graph.before,
-            one.view_start, one.view_cells, graph.seer_start, graph.seers,
+            graph.near, graph.start, graph.words, graph.masks,
         )  # fmt: skip
         self._stop[b] = best
         return int(one.viewpoints[best])
@@ -147,7 +151,7 @@ def _links(
 
 
 @numba.njit(cache=True)
-def _all_ways(start: Longs, other: Ints, length: Floats, way: Floats, before: Ints) -> None:
+def _all_ways(start: Longs, other: Ints, length: Floats, way: Floats, before: Ints, near: Ints) -> None:
     """Run Dijkstra's search from every viewpoint along its links; see `Graph`."""
     way[:] = np.inf
     before[:] = -1
@@ -164,15 +168,56 @@ def _all_ways(start: Longs, other: Ints, length: Floats, way: Floats, before: In
                 if total < reached[other[n]]:
                     reached[other[n]], last[other[n]] = total, v
                     heapq.heappush(queue, (total, other[n]))
+        near[source] = np.argsort(reached)
+
+
+def pack_cells(seen: npt.NDArray[np.bool_]) -> Words:
+    """Return the cells of a grid as bits, 64 to a word."""
+    packed = np.zeros(-(-seen.size // 64) * 8, np.uint8)
+    packed[: -(-seen.size // 8)] = np.packbits(seen, bitorder="little")
+    return packed.view(np.dtype("<u8")).astype(np.uint64)
 
 
 @numba.njit(cache=True)
-def _gains(view_start: Longs, view_cells: Ints, seen: npt.NDArray[np.bool_]) -> Ints:
+def _pack(view_start: Longs, view_cells: Ints, start: Longs, words: Ints, masks: Words) -> None:
+    """Write the viewpoints' lists of cells as bits; see `Graph`."""
+    place = np.zeros(view_cells.max() // 64 + 1 if len(view_cells) > 0 else 0, np.int64)
+    total = 0
+    for v in range(len(start) - 1):
+        for cell in view_cells[view_start[v] : view_start[v + 1]]:
+            n = place[cell // 64]
+            if n < start[v] or n >= total or words[n] != cell // 64:
+                n = place[cell // 64] = total
+                words[n], masks[n] = cell // 64, np.uint64(0)
+                total += 1
+            masks[n] |= np.uint64(1) << np.uint64(cell % 64)
+        start[v + 1] = total
+
+
+@numba.njit(cache=True)
+def _count_bits(word: np.uint64) -> int:
+    """Count the set bits of a word: of each pair of bits, four, eight, and all eight bytes by the product."""
+    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
+    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return int((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
+@numba.njit(cache=True)
+def _unseen(v: int, known: Words, start: Longs, words: Ints, masks: Words) -> int:
+    """Count the unseen cells of a viewpoint."""
+    count = 0
+    for n in range(start[v], start[v + 1]):
+        count += _count_bits(masks[n] & ~known[words[n]])
+    return count
+
+
+@numba.njit(cache=True)
+def _gains(known: Words, start: Longs, words: Ints, masks: Words) -> Ints:
     """Count the unseen cells of each viewpoint."""
-    gain = np.zeros(len(view_start) - 1, np.int32)
+    gain = np.empty(len(start) - 1, np.int32)
     for v in range(len(gain)):
-        for n in range(view_start[v], view_start[v + 1]):
-            gain[v] += not seen[view_cells[n]]
+        gain[v] = _unseen(v, known, start, words, masks)
     return gain
 
 
@@ -196,25 +241,35 @@ def _candidates(gain: Ints, ways: Floats, way: Floats, here: npt.NDArray[np.bool
 
 
 @numba.njit(cache=True)
-def _look_around(cells: Ints, known: npt.NDArray[np.bool_], left: Ints, seer_start: Longs, seers: Ints) -> int:
-    """Mark cells as known, and take new ones from the gains `left` of all viewpoints that see them; return how many."""
-    found = 0
-    for cell in cells:
-        if not known[cell]:
-            known[cell] = True
-            found += 1
-            for m in range(seer_start[cell], seer_start[cell + 1]):
-                left[seers[m]] -= 1
-    return found
+def _greedy(
+    at: int, gain: Ints, known: Words, way: Floats, near: Ints, patience: float, start: Longs, words: Ints, masks: Words
+) -> int:
+    """Select the other viewpoint with most unseen cells per way, the first of equals; −1 for none.
 
+    Gains only fall while a flight lasts. So those counted before are bounds: only a viewpoint whose bound could win is
+    counted again, and the search ends where no gain could make up for the way.
 
-@numba.njit(cache=True)
-def _greedy(at: int, left: Ints, way: Floats, patience: float) -> int:
-    """Select the other viewpoint with most unseen cells per way; −1 for none."""
-    goal, most = -1, 0.0
-    for v in range(len(left)):
-        value = left[v] / (way[at, v] + patience)
-        if left[v] >= _LEAST_GAIN and value > most and v != at:
+    Args:
+        at: Where the flight is.
+        gain: (V,) bounds; written.
+        known: Cells that are seen, as bits.
+        way: See `Graph`.
+        near: See `Graph`.
+        patience: Patience of the rule [cells].
+        start: See `Graph`.
+        words: See `Graph`.
+        masks: See `Graph`.
+    """
+    goal, most, most_gain = -1, 0.0, gain.max()
+    for v in near[at]:
+        price = way[at, v] + patience
+        if most_gain / price < most:
+            break
+        if v == at or gain[v] / price < most:
+            continue
+        gain[v] = _unseen(v, known, start, words, masks)
+        value = gain[v] / price
+        if gain[v] >= _LEAST_GAIN and (value > most or (value == most and v < goal)):
             goal, most = v, value
     return goal
 
@@ -227,13 +282,13 @@ def _fly_model(
     length: float,
     patiences: npt.NDArray[np.float64],
     gain: Ints,
-    seen: npt.NDArray[np.bool_],
+    seen: Words,
     way: Floats,
     before: Ints,
-    view_start: Longs,
-    view_cells: Ints,
-    seer_start: Longs,
-    seers: Ints,
+    near: Ints,
+    start: Longs,
+    words: Ints,
+    masks: Words,
 ) -> int:
     """Return the candidate whose best flight in the model sees most floor for the longest part of the way.
 
@@ -244,13 +299,13 @@ def _fly_model(
         length: Way to the end of the flight [cells].
         patiences: Patience of the greedy rules [cells].
         gain: (V,) unseen cells of the viewpoints.
-        seen: (X·Z,) cells that are seen.
+        seen: Cells that are seen, as bits.
         way: See `Graph`.
         before: See `Graph`.
-        view_start: See `Slice`.
-        view_cells: See `Slice`.
-        seer_start: See `Graph`.
-        seers: See `Graph`.
+        near: See `Graph`.
+        start: See `Graph`.
+        words: See `Graph`.
+        masks: See `Graph`.
     """
     best, chosen = -1.0, candidates[0]
     for c in range(len(candidates)):
@@ -262,11 +317,12 @@ def _fly_model(
                     beyond = before[goal, at]
                     flown += way[goal, at] - way[goal, beyond]
                     at = beyond
-                    found = _look_around(
-                        view_cells[view_start[at] : view_start[at + 1]], known, left, seer_start, seers
-                    )
+                    found = 0
+                    for n in range(start[at], start[at + 1]):
+                        found += _count_bits(masks[n] & ~known[words[n]])
+                        known[words[n]] |= masks[n]
                     score += found * max(length - flown, 0.0)
-                goal = _greedy(at, left, way, patiences[p])
+                goal = _greedy(at, left, known, way, near, patiences[p], start, words, masks)
             if score > best:
                 best, chosen = score, candidates[c]
     return int(chosen)
