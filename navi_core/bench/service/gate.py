@@ -222,6 +222,7 @@ class GatedFlyer:
 
     Attributes:
         recovering: `recovering` of the subject.
+        padded: `padded` of the subject.
         done: `done` of the subject.
         blocks: Of each block of rows since the flyer was made, decision by decision, (B,) `_SENT`, `_SLOWER`,
             `_STANDS` or `_WAITS`.
@@ -229,7 +230,7 @@ class GatedFlyer:
 
     def __init__(self, flyer: Flyer, env: EnvConfig, config: GateConfig) -> None:
         self.name, self.max_distance = flyer.name, flyer.max_distance
-        self.azimuth_bins, self.elevation_bins = flyer.azimuth_bins, flyer.elevation_bins
+        self.azimuth_bins, self.elevation_bins, self.padded = flyer.azimuth_bins, flyer.elevation_bins, flyer.padded
         self._flyer, self._env, self._config = flyer, env, config
         self.recovering: Tensor | None = None
         self.done: Tensor | None = None

@@ -44,6 +44,8 @@ class Flyer(Protocol):
     """Range of its sensor [m]."""
     recovering: Tensor | None
     """(B,) rows whose last action came from recovery; None without recovery."""
+    padded: bool
+    """Whether blocks are filled up to one size, because its rounding depends on the batch."""
     done: Tensor | None
     """(B,) rows that hover because nothing is left to see; None for subjects that fly on."""
 
@@ -120,7 +122,7 @@ def _fly_block(
     before: int,
     total: int,
 ) -> list[Flight]:
-    rows = [*block, *[block[0]] * (config.block - len(block))]
+    rows = [*block, *[block[0]] * (config.block - len(block) if flyer.padded else 0)]
     scene = torch.tensor([start.scene_index for start in rows])
     position = torch.tensor([start.position for start in rows], dtype=torch.float32)
     yaw = torch.tensor([start.yaw for start in rows], dtype=torch.float32)
@@ -199,6 +201,7 @@ class PilotFlyer:
     """Adapter that runs a scripted policy (pilot) in an evaluation, at the evaluation's sensor resolution."""
 
     recovering: Tensor | None = None
+    padded = False
     done: Tensor | None = None
 
     def __init__(self, pilot: Pilot, config: EvalConfig) -> None:
@@ -250,6 +253,8 @@ class PolicyFlyer:
     Raises:
         EvaluationError: The policy reads the privileged reward (`aux: full`), or a goal that the task lacks.
     """
+
+    padded = True
 
     def __init__(
         self,
