@@ -59,10 +59,7 @@ class Graph:
         self.before, self.near = np.empty((count, count), np.int32), np.empty((count, count), np.int32)
         other, length = links[:, 0].astype(np.int32), links[:, 1].astype(np.float32)
         _all_ways(start, other, length, self.way, self.before, self.near)
-        self.start = np.zeros(count + 1, np.int64)
-        self.words, self.masks = np.empty(len(one.view_cells), np.int32), np.empty(len(one.view_cells), np.uint64)
-        _pack(one.view_start, one.view_cells, self.start, self.words, self.masks)
-        self.words, self.masks = self.words[: self.start[-1]].copy(), self.masks[: self.start[-1]].copy()
+        self.start, self.words, self.masks = _pack_views(one.view_start, one.view_cells)
 
 
 class OraclePilot(PlannerPilot):
@@ -103,7 +100,7 @@ class OraclePilot(PlannerPilot):
         if one not in self._graphs:
             self._graphs[one] = Graph(one, self._hard, self.comfort / CELL)
         graph, ways = self._graphs[one], cost.reshape(-1)[one.viewpoints]
-        known = pack_cells(seen)
+        known = _pack_cells(seen)
         gain = _gains(known, graph.start, graph.words, graph.masks)
         chosen = _candidates(gain, ways, graph.way, one.viewpoints == here, self.candidates, int(self._stop[b]))
         if not len(chosen):
@@ -171,27 +168,27 @@ def _all_ways(start: Longs, other: Ints, length: Floats, way: Floats, before: In
         near[source] = np.argsort(reached)
 
 
-def pack_cells(seen: npt.NDArray[np.bool_]) -> Words:
-    """Return the cells of a grid as bits, 64 to a word."""
+def _pack_cells(seen: npt.NDArray[np.bool_]) -> Words:
+    """Return the cells of a grid (X, Z) as bits, 64 to a word (⌈X·Z / 64⌉,)."""
     packed = np.zeros(-(-seen.size // 64) * 8, np.uint8)
     packed[: -(-seen.size // 8)] = np.packbits(seen, bitorder="little")
-    return packed.view(np.dtype("<u8")).astype(np.uint64)
+    return packed.view(np.uint64)
 
 
 @numba.njit(cache=True)
-def _pack(view_start: Longs, view_cells: Ints, start: Longs, words: Ints, masks: Words) -> None:
-    """Write the viewpoints' lists of cells as bits; see `Graph`."""
-    place = np.zeros(view_cells.max() // 64 + 1 if len(view_cells) > 0 else 0, np.int64)
+def _pack_views(view_start: Longs, view_cells: Ints) -> tuple[Longs, Ints, Words]:
+    """Return the cells that the viewpoints see as bits: `start`, `words` and `masks` of a `Graph`."""
+    start = np.zeros(len(view_start), np.int64)
+    words, masks = np.empty(len(view_cells), np.int32), np.empty(len(view_cells), np.uint64)
     total = 0
-    for v in range(len(start) - 1):
-        for cell in view_cells[view_start[v] : view_start[v + 1]]:
-            n = place[cell // 64]
-            if n < start[v] or n >= total or words[n] != cell // 64:
-                n = place[cell // 64] = total
-                words[n], masks[n] = cell // 64, np.uint64(0)
+    for v in range(len(view_start) - 1):
+        for cell in np.sort(view_cells[view_start[v] : view_start[v + 1]]):
+            if total == start[v] or words[total - 1] != cell // 64:
+                words[total], masks[total] = cell // 64, 0
                 total += 1
-            masks[n] |= np.uint64(1) << np.uint64(cell % 64)
+            masks[total - 1] |= np.uint64(1) << np.uint64(cell % 64)
         start[v + 1] = total
+    return start, words[:total].copy(), masks[:total].copy()
 
 
 @numba.njit(cache=True)

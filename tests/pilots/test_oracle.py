@@ -7,7 +7,7 @@ import pytest
 
 from navi_core.config import EvalConfig
 from navi_core.evaluate import build_course, evaluate
-from navi_core.pilots.oracle import _all_ways, _candidates, _fly_model, _gains, _pack, pack_cells
+from navi_core.pilots.oracle import _all_ways, _candidates, _fly_model, _gains, _pack_cells, _pack_views
 
 
 def line_of_views(lists, gap=10.0):
@@ -18,9 +18,8 @@ def line_of_views(lists, gap=10.0):
     way, before, near = (np.empty((count, count), dtype) for dtype in (np.float32, np.int32, np.int32))
     _all_ways(links, other, np.full(len(other), gap, np.float32), way, before, near)
     cells = np.concatenate(lists).astype(np.int32)
-    start, words, masks = np.zeros(count + 1, np.int64), np.empty(len(cells), np.int32), np.empty(len(cells), np.uint64)
-    _pack(np.concatenate([[0], np.cumsum([len(one) for one in lists])]), cells, start, words, masks)
-    return way, before, near, start, words, masks
+    first = np.concatenate([[0], np.cumsum([len(one) for one in lists])])
+    return way, before, near, *_pack_views(first, cells)
 
 
 def views_of_their_own(gains):
@@ -31,7 +30,7 @@ def views_of_their_own(gains):
 def test_the_horizon_decides_between_a_near_view_and_many_far_ones(length, chosen):
     # To the left one view of 30 cells, to the right one of 20 and four of 50 behind it; the flight begins at 2.
     model = line_of_views(views_of_their_own([0, 30, 0, 20, 50, 50, 50, 50]))
-    seen = pack_cells(np.zeros(250, np.bool_))
+    seen = _pack_cells(np.zeros(250, np.bool_))
     gain = _gains(seen, *model[3:])
     assert _fly_model(np.array([1, 3]), 2, 0.0, length, np.array([1e6]), gain, seen, *model) == chosen
     assert not seen.any() and gain.tolist() == [0, 30, 0, 20, 50, 50, 50, 50]
@@ -64,7 +63,7 @@ def test_flights_in_the_model_are_those_of_a_slow_twin():
         seen = rng.random(400) < 0.2
         candidates, length = np.sort(rng.choice(24, 4, replace=False)), float(rng.integers(50, 600))
         model = line_of_views(lists)
-        packed, patiences = pack_cells(seen), np.array([1.0, 5.0, 30.0])
+        packed, patiences = _pack_cells(seen), np.array([1.0, 5.0, 30.0])
         gain = _gains(packed, *model[3:])
         assert gain.tolist() == [int((~seen[cells]).sum()) for cells in lists]
         begin = int(rng.choice(np.setdiff1d(np.arange(24), candidates)))
