@@ -17,7 +17,8 @@ from torch import Tensor
 
 from navi_core.config import DynamicsConfig, SensorConfig
 from navi_core.errors import ConfigError
-from navi_core.mapping.occupancy_map import WHOLE, blocked_cells, fill_dropped, measured_rays
+from navi_core.mapping.level_rays import WHOLE, fill_dropped, measured_rays
+from navi_core.mapping.occupancy_map import blocked_cells
 from navi_core.world.counter_random import Purpose, uniform
 from navi_core.world.field import Field
 from navi_core.world.goals import relative_goal

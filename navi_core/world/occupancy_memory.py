@@ -19,8 +19,9 @@ from navi_core.config import DynamicsConfig, EnvConfig
 from navi_core.config.policy import MOVED, OCCUPANCY_INPUTS
 from navi_core.errors import ConfigError
 from navi_core.mapping.frontier_features import frontier_features
+from navi_core.mapping.level_rays import read_levels
 from navi_core.mapping.near_hits import SPAN, keep_points, points_nearby
-from navi_core.mapping.occupancy_map import HIT, draw, read_levels
+from navi_core.mapping.occupancy_map import HIT, draw
 from navi_core.world.dynamics import limiter_bins
 from navi_core.world.reckoning import Trajectory, reckon
 

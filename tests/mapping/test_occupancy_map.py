@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from navi_core.mapping.frontier_features import UNREACHED
-from navi_core.mapping.occupancy_map import FREE, LONGEST, SEEN, VOID, WALL, draw, read_levels
+from navi_core.mapping.level_rays import read_levels
+from navi_core.mapping.occupancy_map import FREE, LONGEST, SEEN, VOID, WALL, draw
 from tests.mapping.slow_search import BOTH, CELL, measured
 
 

@@ -11,7 +11,8 @@ import torch
 from navi_core.config import DRIFTS, CompileConfig, DynamicsConfig, EvalConfig, SensorConfig
 from navi_core.errors import ConfigError
 from navi_core.evaluate import build_course, evaluate
-from navi_core.mapping.occupancy_map import FAR, FREE, HIT, NEAR_RADIUS, SEEN, VOID, chart, read_levels
+from navi_core.mapping.level_rays import read_levels
+from navi_core.mapping.occupancy_map import FAR, FREE, HIT, NEAR_RADIUS, SEEN, VOID, chart
 from navi_core.mapping.search import expand, trace_back
 from navi_core.pilots import Pose, build_pilot
 from navi_core.pilots.pilot import draw_normal, read_scan
