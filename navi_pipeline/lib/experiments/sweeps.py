@@ -260,7 +260,7 @@ SWEEPS: dict[str, Sweep] = {
                 "rollout",
                 [Variant(str(rollout), settings={"ppo": {"rollout": rollout}}) for rollout in CADENCES],
                 Size("quick", 1, 256, _QUICK_STEPS, 1, {"ppo": {"minibatch": 4}}),
-                Size("quick", 16, 256, 65_536, 3),
+                Size("standard", 4, 256, 8_192, 3),
             ),
         ),
         Sweep(
@@ -271,7 +271,7 @@ SWEEPS: dict[str, Sweep] = {
                 "actors",
                 [Variant(str(actors), settings={"actors": actors}) for actors in ACTORS],
                 Size("quick", 4, 16, _QUICK_STEPS, 1, {"ppo": {"bptt": 16, "minibatch": 8}}),
-                Size("quick", 4, 64, 16_384, 3, {"ppo": {"minibatch": 8}}),
+                Size("standard", 4, 64, 4_096, 3, {"ppo": {"minibatch": 8}}),
             ),
         ),
         Sweep(

@@ -226,12 +226,23 @@ def test_quick_cell_is_limited_to_2000_decisions_and_20_seconds(name):
         assert 1000 <= decisions <= 2000 and float(given["--seconds"]) <= 20
 
 
-def test_full_core_cell_has_25000_decisions_and_three_seeds():
-    cells, _ = find_sweep("temporal_core_sweep").cells(SweepConfig(profile="full"), [])
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        ("resolution_sweep", 2048, 2048),
+        ("encoder_sweep", 8192, 8192),
+        ("cadence_sweep", 8192, 8192),
+        ("actor_scaling", 4096, 5632),  # whole updates
+        ("temporal_core_sweep", 25_000, 26_000),
+    ],
+)
+def test_full_cells_train_the_full_network_with_three_seeds(name, least, most):
+    cells, _ = find_sweep(name).cells(SweepConfig(profile="full"), [])
     for _, command in cells:
         given = dict(zip(command.arguments[3::2], command.arguments[4::2], strict=True))
-        assert int(given["--actors"]) * int(given["--rollout"]) * (1 + int(given["--updates"])) >= 25_000
-    assert {factors["seed"] for factors, _ in cells} == {0, 1, 2} and "--seconds" not in command.arguments
+        decisions = int(given["--actors"]) * int(given["--rollout"]) * (1 + int(given["--updates"]))
+        assert least <= decisions <= most and given["--preset"] == "standard" and "--seconds" not in given
+    assert {factors["seed"] for factors, _ in cells} == {0, 1, 2}
 
 
 def test_memory_limit_of_a_cell_reaches_its_command():
