@@ -249,7 +249,7 @@ SWEEPS: dict[str, Sweep] = {
                 "encoder",
                 [Variant(encoder, settings={"policy": {"encoder": encoder}}) for encoder in ENCODERS],
                 Size("quick", 4, 64, _QUICK_STEPS, 1, {"ppo": {"minibatch": 4}}),
-                Size("standard", 16, 64, 8_192, 3, {"ppo": {"minibatch": 8}}),
+                Size("standard", 16, 64, 4_096, 3, {"ppo": {"minibatch": 8}}),
             ),
         ),
         Sweep(
@@ -271,7 +271,7 @@ SWEEPS: dict[str, Sweep] = {
                 "actors",
                 [Variant(str(actors), settings={"actors": actors}) for actors in ACTORS],
                 Size("quick", 4, 16, _QUICK_STEPS, 1, {"ppo": {"bptt": 16, "minibatch": 8}}),
-                Size("standard", 4, 64, 4_096, 3, {"ppo": {"minibatch": 8}}),
+                Size("standard", 4, 64, 2_048, 3, {"ppo": {"minibatch": 8}}),
             ),
         ),
         Sweep(

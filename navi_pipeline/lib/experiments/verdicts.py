@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -90,22 +90,20 @@ def core_verdicts(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
         the incumbent's; fast_enough; no_extra_build, whether it needs no package compiled for a device; promote,
         whether all three hold; sentence, the verdict in words. Without two pairs reward is None, and so throughput.
     """
-    rewards = by_level(outcomes, "reward_ema")
-    rates = by_level(outcomes, "steps_per_2_cpu_seconds")
     verdicts = []
-    for core in dict.fromkeys(outcome.level for outcome in outcomes if outcome.level != INCUMBENT):
-        reward = paired_difference(rewards.get(core, {}), rewards.get(INCUMBENT, {}))
-        throughput = _ratio(rates.get(core, {}), rates.get(INCUMBENT, {}))
+    for core, reward, throughput in _compared(outcomes, INCUMBENT):
         checks = {
             "better": reward is not None and reward.low > 0 and reward.episodes >= CLAIM_SEEDS,
             "fast_enough": throughput is not None and throughput >= LEAST_THROUGHPUT,
             "no_extra_build": core not in _NEEDS_BUILD,
         }
         promote = all(checks.values())
+        known = reward is not None and throughput is not None
+        advice = (f" Promote {core}." if promote else f" Keep {INCUMBENT}.") if known else ""
         difference = reward and {"mean": reward.mean, "low": reward.low, "high": reward.high, "seeds": reward.episodes}
         verdicts.append(
             {"core": core, "reward": difference, "throughput": throughput, **checks, "promote": promote}
-            | {"sentence": _sentence(core, reward, throughput, promote=promote)}
+            | {"sentence": _judged(core, INCUMBENT, reward, throughput) + advice}
         )
     return verdicts
 
@@ -131,22 +129,36 @@ def checklist(verdicts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def _sentence(core: str, reward: Interval | None, throughput: float | None, *, promote: bool) -> str:
+def _compared(outcomes: Sequence[Outcome], base: str) -> Iterator[tuple[str, Interval | None, float | None]]:
+    """Yield each other level with its difference in reward_ema to the base and its throughput over the base's."""
+    rewards = by_level(outcomes, "reward_ema")
+    rates = by_level(outcomes, "steps_per_2_cpu_seconds")
+    for level in dict.fromkeys(outcome.level for outcome in outcomes if outcome.level != base):
+        reward = paired_difference(rewards.get(level, {}), rewards.get(base, {}))
+        yield level, reward, _ratio(rates.get(level, {}), rates.get(base, {}))
+
+
+def _judged(level: str, base: str, reward: Interval | None, throughput: float | None) -> str:
     if reward is None or throughput is None:
-        return f"{core} against {INCUMBENT}: fewer than two pairs were measured, so there is no verdict."
+        return f"{level} against {base}: fewer than two pairs were measured, so there is no verdict."
     few = reward.episodes < CLAIM_SEEDS
     claim = f", but {reward.episodes} seeds are no claim ({CLAIM_SEEDS} are)" if few else ""
     if reward.low > 0:
-        judgement = f"{'ahead of' if few else 'better than'} {INCUMBENT}{claim}"
+        judgement = f"{'ahead of' if few else 'better than'} {base}{claim}"
     elif reward.high < 0:
-        judgement = f"{'behind' if few else 'worse than'} {INCUMBENT}{claim}"
+        judgement = f"{'behind' if few else 'worse than'} {base}{claim}"
     else:
-        judgement = f"not shown to differ from {INCUMBENT}"
+        judgement = f"not shown to differ from {base}"
     return (
-        f"{core} is {judgement} in reward_ema: {reward.mean:+.4f} [{reward.low:+.4f}, {reward.high:+.4f}] over "
-        f"{reward.episodes} seeds, at {throughput:.2f} times its throughput. "
-        + (f"Promote {core}." if promote else f"Keep {INCUMBENT}.")
+        f"{level} is {judgement} in reward_ema: {reward.mean:+.4f} [{reward.low:+.4f}, {reward.high:+.4f}] over "
+        f"{reward.episodes} seeds, at {throughput:.2f} times its throughput."
     )
+
+
+def _paced(level: str, base: str, throughput: float | None) -> str:
+    if throughput is None:
+        return f"{level} against {base}: no pair was measured, so there is no verdict."
+    return f"{level} trains {throughput:.2g} times as fast as {base}, in decisions per CPU-second."
 
 
 def by_level(outcomes: Sequence[Outcome], name: str) -> dict[str, dict[int, float]]:
@@ -185,7 +197,9 @@ class Summary:
 
 
 def sweep_summary(name: str, shown: Sequence[str], outcomes: Sequence[Outcome]) -> Summary:
-    """Summarise a sweep; the one of temporal cores ends in the promotion checklist.
+    """Summarise a sweep: each level against the first one, in reward and throughput, or in throughput alone.
+
+    The sweep of temporal cores ends in the promotion checklist.
 
     Args:
         name: Name of the sweep.
@@ -193,12 +207,18 @@ def sweep_summary(name: str, shown: Sequence[str], outcomes: Sequence[Outcome]) 
         outcomes: Outcomes of its cells.
     """
     verdicts = core_verdicts(outcomes) if name == "temporal_core_sweep" else []
+    compared, base, learnt = [], next((outcome.level for outcome in outcomes), ""), "reward_ema" in shown
+    if by_level(outcomes, "steps_per_2_cpu_seconds"):
+        compared = list(_compared(outcomes, base))
+    sentences = [
+        _judged(level, base, reward, pace) if learnt else _paced(level, base, pace) for level, reward, pace in compared
+    ]
     return Summary(
         level_rows(outcomes, shown),
-        [verdict["sentence"] for verdict in verdicts],
+        [verdict["sentence"] for verdict in verdicts] or sentences,
         verdicts,
-        [(v["core"], *(v["reward"][end] for end in ("mean", "low", "high"))) for v in verdicts if v["reward"]],
-        f"final reward_ema less that of {INCUMBENT}, 95 % interval over seeds",
+        [(level, reward.mean, reward.low, reward.high) for level, reward, _ in compared if learnt and reward],
+        f"final reward_ema less that of {base}, 95 % interval over seeds",
     )
 
 

@@ -18,7 +18,13 @@ from navi_pipeline.lib.experiments import perform
 from navi_pipeline.lib.experiments.cells import Cell, Outcome, known_outcome, run_cells
 from navi_pipeline.lib.experiments.perform import perform_experiment, sweep_experiment, training_scenery
 from navi_pipeline.lib.experiments.sweeps import SWEEPS, BenchCommand, find_sweep, read_train, sweep_cells
-from navi_pipeline.lib.experiments.verdicts import checklist, core_verdicts, level_rows, paired_difference
+from navi_pipeline.lib.experiments.verdicts import (
+    checklist,
+    core_verdicts,
+    level_rows,
+    paired_difference,
+    sweep_summary,
+)
 from navi_pipeline.lib.records import pipeline_folder, write_document
 from navi_pipeline.lib.training.supervised import fault
 from navi_pipeline.lib.warehouse.warehouse import Warehouse
@@ -230,9 +236,9 @@ def test_quick_cell_is_limited_to_2000_decisions_and_20_seconds(name):
     ("name", "least", "most"),
     [
         ("resolution_sweep", 2048, 2048),
-        ("encoder_sweep", 8192, 8192),
+        ("encoder_sweep", 4096, 4096),
         ("cadence_sweep", 8192, 8192),
-        ("actor_scaling", 4096, 5632),  # whole updates
+        ("actor_scaling", 2048, 4096),  # whole updates
         ("temporal_core_sweep", 25_000, 26_000),
     ],
 )
@@ -322,6 +328,23 @@ def test_core_promotion_needs_every_point_of_the_checklist(seeds, lead, rate, pr
     assert verdict["promote"] is promote and word in verdict["sentence"]
     assert ("worse" in verdict["sentence"]) == ("worse" in word)
     assert json.dumps(verdict)
+
+
+def test_sweeps_judge_each_level_against_the_first():
+    spread = [0.0, 0.1, -0.1]
+    outcomes = [outcome("rayvit", seed, 0.0) for seed in range(3)]
+    outcomes += [outcome("ring_cnn", seed, 1.0 + spread[seed], 200.0) for seed in range(3)]
+    outcomes += [outcome("large", 0, 0.0, status="out of memory")]
+    learnt = sweep_summary("encoder_sweep", ("reward_ema", "steps_per_second"), outcomes)
+    assert learnt.sentences[0].startswith("ring_cnn is ahead of rayvit, but 3 seeds are no claim")
+    assert learnt.sentences[0].endswith("at 2.00 times its throughput.") and learnt.verdicts == []
+    assert learnt.sentences[1].startswith("large against rayvit: fewer than two pairs")
+    assert [label for label, *_ in learnt.differences] == ["ring_cnn"] and "rayvit" in learnt.label
+    paced = sweep_summary("resolution_sweep", ("steps_per_second",), outcomes)
+    assert paced.sentences[0] == "ring_cnn trains 2 times as fast as rayvit, in decisions per CPU-second."
+    assert paced.sentences[1].startswith("large against rayvit: no pair") and paced.differences == []
+    rays = Outcome("maze/seed0", "maze", {}, metrics={"native/mrays_per_cpu_second": 4.0})
+    assert sweep_summary("raycast_benchmark", ("native/mrays_per_cpu_second",), [rays]).sentences == []
 
 
 def test_level_row_counts_outcomes_and_averages_measured_cells():
