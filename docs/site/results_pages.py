@@ -18,6 +18,10 @@ PAGES = {
     "engine": ("Speed of the engine", "readers who ask how fast rays, steps, networks and learning are"),
     "scale": ("Cost curves", "people who plan how much one machine can carry"),
     "learners": ("Learners on reference tasks", "readers who compare the learners with known tasks and libraries"),
+    "sweeps": (
+        "Sweeps",
+        "readers who choose a resolution, an encoder, a rollout, a number of drones or a temporal core",
+    ),
     "service": ("Service and gate", "people who fly policies through the service"),
     "statistics": ("Statistics", "readers who ask how far the intervals can be trusted"),
 }

@@ -210,8 +210,9 @@ def _read_raycast(document: dict[str, Any]) -> Figures:
     return figures, []
 
 
-_LEARNT = ("reward_ema", "steps_per_second", "forward_ms", "wall_seconds", "peak_memory_mb", "steps")
-_SPEED = ("steps_per_second", "forward_ms", "update_ms", "peak_memory_mb", "wall_seconds", "steps")
+_CPU_RATE = "steps_per_2_cpu_seconds"
+_LEARNT = ("reward_ema", "steps_per_second", "forward_ms", "peak_memory_mb", "cpu_minutes", "steps", _CPU_RATE)
+_SPEED = ("steps_per_second", "forward_ms", "update_ms", "peak_memory_mb", "cpu_minutes", "steps", _CPU_RATE)
 
 SWEEPS: dict[str, Sweep] = {
     sweep.name: sweep

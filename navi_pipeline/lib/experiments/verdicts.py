@@ -158,7 +158,7 @@ def _judged(level: str, base: str, reward: Interval | None, throughput: float | 
 def _paced(level: str, base: str, throughput: float | None) -> str:
     if throughput is None:
         return f"{level} against {base}: no pair was measured, so there is no verdict."
-    return f"{level} trains {throughput:.2g} times as fast as {base}, in decisions per CPU-second."
+    return f"{level} trains {throughput:.3g} times as fast as {base}, in decisions per CPU-second."
 
 
 def by_level(outcomes: Sequence[Outcome], name: str) -> dict[str, dict[int, float]]:
