@@ -112,7 +112,7 @@ def _experiment(
         "picture": dg.MetadataValue.md(embedded_charts(made.charts, experiment.name)),
         "report": dg.MetadataValue.path(str(made.report)),
         "verdict": dg.MetadataValue.md("\n\n".join(summary.sentences)) if summary.sentences else None,
-        "intervals": dg.MetadataValue.md(intervals) if summary.sentences else None,
+        "intervals": dg.MetadataValue.md(intervals) if made.verdict_chart else None,
         "checklist": dg.MetadataValue.md(markdown_table(checklist(summary.verdicts))) if summary.verdicts else None,
     }
     return materialized(

@@ -79,9 +79,7 @@ def read_document(path: Path, *, made_by: str) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        raise RecordError(
-            f"{path} is missing; materialize {made_by} first: `navi demo`, or `navi pipeline ui`"
-        ) from None
+        raise RecordError(f"{path} is missing; materialize {made_by} first in `navi pipeline ui`") from None
     except (OSError, ValueError) as error:
         raise RecordError(f"{path} is broken ({error}); materialize {made_by} again") from error
     if not isinstance(document, dict):

@@ -359,7 +359,7 @@ def read_corpus() -> list[dict[str, Any]]:
     Raises:
         RecordError: `corpus` has not been materialized.
     """
-    return list(read_document(corpus_path(), made_by="corpus")["scenes"])
+    return list(read_document(corpus_path(), made_by="corpus, as `navi demo` does,")["scenes"])
 
 
 def scene_paths(split: str) -> list[Path]:

@@ -207,15 +207,15 @@ def sweep_summary(name: str, shown: Sequence[str], outcomes: Sequence[Outcome]) 
         outcomes: Outcomes of its cells.
     """
     verdicts = core_verdicts(outcomes) if name == "temporal_core_sweep" else []
-    compared, base, learnt = [], next((outcome.level for outcome in outcomes), ""), "reward_ema" in shown
-    if by_level(outcomes, "steps_per_2_cpu_seconds"):
-        compared = list(_compared(outcomes, base))
-    sentences = [
+    base, learnt = next((outcome.level for outcome in outcomes), ""), "reward_ema" in shown
+    trained = by_level(outcomes, "steps_per_2_cpu_seconds")
+    compared = list(_compared(outcomes, base)) if trained else []
+    judged = [
         _judged(level, base, reward, pace) if learnt else _paced(level, base, pace) for level, reward, pace in compared
     ]
     return Summary(
         level_rows(outcomes, shown),
-        [verdict["sentence"] for verdict in verdicts] or sentences,
+        [verdict["sentence"] for verdict in verdicts] or judged,
         verdicts,
         [(level, reward.mean, reward.low, reward.high) for level, reward, _ in compared if learnt and reward],
         f"final reward_ema less that of {base}, 95 % interval over seeds",
