@@ -59,11 +59,14 @@ RULES: tuple[tuple[str, Where | tuple[Where, ...]], ...] = (
         "actors total_steps storage profile shaper task task_options corpus compile early_stopping env.max_steps "
         "env.episodes_per_scene env.void_starvation env.void_grace env.void_ends env.stagger env.sensor env.bodies "
         "env.reward env.spawn env.task env.goal env.dynamics.limiter_distance env.dynamics.limiter_floor "
-        "env.dynamics.limiter_elevation_degrees",
+        "env.dynamics.limiter_elevation_degrees env.dynamics.height_limit",
         _REINFORCED,
     ),
     ("policy.map_cell policy.done_after", {"policy.place_memory": SET}),
-    ("env.dynamics.smoothing env.dynamics.radius", (_REINFORCED, {"policy.place_memory": SET})),
+    (
+        "env.dynamics.smoothing env.dynamics.radius env.dynamics.max_acceleration env.dynamics.max_yaw_acceleration",
+        (_REINFORCED, {"policy.place_memory": SET}),
+    ),
     # Flight or a reference task
     (
         "env corpus compile policy.encoder policy.azimuth_bins policy.elevation_bins policy.patch "

@@ -33,6 +33,7 @@ LISTED: dict[str, str] = {
     "threads": "learn/run/test_stages_and_errors.py::test_threads_are_measured_once_and_kept_with_the_run",
     "compile.decimate": "scenes/test_decimation.py::test_flat_walls_cut_into_many_triangles_become_few_and_stay_exact",
     "policy.recovery": "evaluate/test_protocol.py::test_stuck_policy_recovers_if_trained_with_recovery",
+    "policy.done_after": "evaluate/test_done.py::test_a_policy_that_pushes_against_a_wall_stops_there_when_all_is_seen",
     "policy.picture_channels": "tasks/test_atari.py::test_ppo_and_ape_x_learn_from_images",
     "learner_options": "learn/algorithms/test_custom_learners.py::test_custom_learner_command_trains_and_resumes",
     "grpo.min_steps": _SEGMENTS,
