@@ -381,7 +381,7 @@ BASE: dict[str, dict[str, Any]] = {
     "apex": AGM,
 }
 ANY = "tcp://127.0.0.1:0"
-TIMES = {"sps", "env_ms", "ppo_update_ms", "zero_wait_ratio"}
+TIMES = ("sps", "env_ms", "ppo_update_ms", "zero_wait_ratio", "_per_s", "_age_s")
 
 
 def _learner_of(table_learner: str, setting: str) -> str:
@@ -403,7 +403,7 @@ def _train_with(home: Home, learner: str, values: dict[str, str]) -> dict[str, A
 
 def _signature(record: dict[str, Any]) -> tuple[Any, ...]:
     """Return what a setting can change in a run: weights, metrics that are no times, end, compiled scenes."""
-    numbers = {name: value for name, value in record["metrics"].items() if name not in TIMES}
+    numbers = {name: value for name, value in record["metrics"].items() if not name.endswith(TIMES)}
     checkpoint = load_checkpoint(record["checkpoint"])
     return checkpoint.weights_hash, numbers, record["steps"], record["reason"], checkpoint.scene_hashes
 
