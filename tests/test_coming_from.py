@@ -33,6 +33,7 @@ from navi_core.demos import read_index
 from navi_core.learn.run.process import StopFlag
 from navi_core.models import Registry, load_checkpoint, save_checkpoint
 from navi_core.presets import resolve_config
+from tests.config.walk import TIMED
 from tests.evaluate.conftest import boxes_scene
 from tests.evaluate.test_promotion_and_records import CIRCLE, HOVER, flying
 from tests.service.conftest import until
@@ -381,7 +382,6 @@ BASE: dict[str, dict[str, Any]] = {
     "apex": AGM,
 }
 ANY = "tcp://127.0.0.1:0"
-TIMES = ("sps", "env_ms", "ppo_update_ms", "zero_wait_ratio", "_per_s", "_age_s")
 
 
 def _learner_of(table_learner: str, setting: str) -> str:
@@ -403,7 +403,7 @@ def _train_with(home: Home, learner: str, values: dict[str, str]) -> dict[str, A
 
 def _signature(record: dict[str, Any]) -> tuple[Any, ...]:
     """Return what a setting can change in a run: weights, metrics that are no times, end, compiled scenes."""
-    numbers = {name: value for name, value in record["metrics"].items() if not name.endswith(TIMES)}
+    numbers = {name: value for name, value in record["metrics"].items() if not name.endswith(TIMED)}
     checkpoint = load_checkpoint(record["checkpoint"])
     return checkpoint.weights_hash, numbers, record["steps"], record["reason"], checkpoint.scene_hashes
 

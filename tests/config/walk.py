@@ -33,7 +33,8 @@ from tests.learn.algorithms.conftest import teach
 from tests.learn.algorithms.test_dpo import some_pairs
 
 ROWS, BINS = 6, {"azimuth_bins": 16, "elevation_bins": 8}
-_TIMED = ("sps", "env_ms", "ppo_update_ms", "zero_wait_ratio", "_per_s", "_s", "seconds")
+TIMED = ("sps", "env_ms", "ppo_update_ms", "zero_wait_ratio", "_per_s", "_s", "seconds")
+"""Ends of the names of metrics that go by the clock."""
 _ROLLOUT = {"rollout": 16, "bptt": 8, "learning_rate": 1e-3}
 
 FLIGHT: dict[str, Any] = {
@@ -208,7 +209,7 @@ class Walker:
         rows = []
         for file in (root / "outbox").glob("*-metrics.ndjson"):
             rows += [json.loads(line) for line in file.read_text().splitlines()[1:]]
-        metrics = sorted((r["step"], r["name"], repr(r["value"])) for r in rows if not r["name"].endswith(_TIMED))
+        metrics = sorted((r["step"], r["name"], repr(r["value"])) for r in rows if not r["name"].endswith(TIMED))
         if command == "learner":
             metrics = []  # its rows come by the clock
         digest.update(json.dumps([metrics, kept, result.steps, result.reason]).encode())
